@@ -162,6 +162,9 @@ class BenchPeer:
     def send(self, data: bytes | memoryview) -> None:
         self.answers += 1
 
+    def send_all(self, frames: list[bytes]) -> None:
+        self.answers += len(frames)
+
     def close(self, reason: str) -> None:
         self.closed = True
 

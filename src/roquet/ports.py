@@ -53,6 +53,9 @@ class Peer(Protocol):
         """Queue whole frames for writing. Never blocks; a peer that does not read is closed by the shell. What a view looks at
         must not change any more."""
 
+    def send_all(self, frames: list[bytes]) -> None:
+        """The same, one after another."""
+
     def close(self, reason: str) -> None: ...
 
 

@@ -75,6 +75,9 @@ class BytesPeer:
     def send(self, data: bytes | memoryview) -> None:
         self.out += data
 
+    def send_all(self, frames: list[bytes]) -> None:
+        self.out += b"".join(frames)
+
     def close(self, reason: str) -> None:
         self.closed, self.reason = True, reason
 

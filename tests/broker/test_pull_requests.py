@@ -11,9 +11,10 @@ from typing import Any
 import orjson
 import pytest
 
-from roquet.broker import pull_requests
+from roquet.broker import pull, pull_requests
 from roquet.broker.pull import Puller
 from roquet.broker.pull_requests import Asked, PullRequests
+from roquet.broker.pull_runs import Answers, answer_pulls
 from roquet.broker.topics import Topic
 from roquet.routing.subscription import subscribe
 from roquet.store.disk import Cold, RealFile
@@ -24,7 +25,7 @@ from roquet.wire.batch import join_batch
 from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.frame import JSON, Framer
+from roquet.wire.frame import JSON, Frame, Framer
 from roquet.wire.pull_shapes import pull_shape
 from roquet.wire.record import decode_records
 
@@ -35,6 +36,7 @@ from .whole import Whole, pull_fields, send_fields
 def whole(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Whole]:
     if request.param == "without the extension":
         monkeypatch.setattr(pull_requests, "shape_of", pull_shape)
+        monkeypatch.setattr(pull, "answer_run", answer_pulls)
     made = Whole(tmp_path / "store")
     for number in range(50):
         made.ask(310, send_fields(properties=f"UNIQ_KEY\x01U{number}\x02TAGS\x01{'ab'[number % 2]}"), b"%d" % number)
@@ -263,17 +265,33 @@ def test_the_progress_that_comes_along_is_that_of_each_request(whole: Whole) -> 
         assert whole.broker.offsets.find("g", "T", 0) == offset
 
 
-def test_a_mistake_in_one_is_the_answer_to_it_and_to_no_other(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
-    find = PullRequests.find
+@pytest.mark.parametrize("at_once", [1, 5])
+def test_a_mistake_in_one_is_the_answer_to_it_and_to_no_other(whole: Whole, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    find, answer = PullRequests.find, vars(pull)["answer_run"]
+    mistakes: list[str] = []
 
     def fails(self: PullRequests, frame: Any) -> Asked | None:
         if b'"opaque":2,' in frame[1]:
+            mistakes.append("alone")
             raise RuntimeError("a mistake of ours")
         return find(self, frame)
 
+    def fails_together(frames: list[Frame], at: int, *rest: Any) -> Answers:
+        found: Answers = answer(frames, at, *rest)
+        if any(b'"opaque":2,' in header for _, header, _ in frames[at : at + max(1, len(found[0]))]):
+            mistakes.append("together")
+            raise RuntimeError("a mistake of ours")
+        return found
+
     monkeypatch.setattr(PullRequests, "find", fails)
-    codes = [(answer[0], answer[1]) for answer in answers_of(whole, [Command(11, pull_fields(), opaque=number) for number in range(5)])]
+    requests = [Command(11, pull_fields(maxMsgNums="5", commitOffset=str(number), sysFlag="5"), opaque=number) for number in range(5)]
+    for usual in (requests[0], requests[0]):  # read and allowed; then its entries are at hand
+        answers_of(whole, [usual])
+    monkeypatch.setattr(pull, "answer_run", fails_together)
+    codes = [(answer[0], answer[1]) for answer in answers_of(whole, requests, at_once)]
     assert codes == [(0, 0), (1, 0), (2, ResponseCode.SYSTEM_ERROR), (3, 0), (4, 0)]
+    assert mistakes == ["together", "alone"]
+    assert whole.broker.offsets.find("g", "T", 0) == 4
 
 
 def test_a_name_that_is_spelled_with_an_escape_is_not_remembered(whole: Whole) -> None:

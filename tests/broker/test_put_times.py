@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from roquet.broker.pull_requests import KnownPull
 from roquet.broker.put_times import KINDS_MAX, PutTimes
 from roquet.store.queue import ConsumeQueue
 from roquet.wire.command import Command
@@ -120,9 +121,9 @@ def test_the_longest_pull_is_known(whole: Whole, expression: str, monkeypatch: p
         whole.clock.forward(next(slow, 0))
         return find(topic, queue_id)
 
-    def read_slowly(queue: ConsumeQueue, offset: int, count: int) -> object:
+    def read_slowly(known: KnownPull, queue: ConsumeQueue, offset: int, count: int) -> object:
         whole.clock.forward(next(slow, 0))
-        return read(queue, offset, count)
+        return read(known, queue, offset, count)
 
     monkeypatch.setattr(whole.broker.store, "find_queue", find_slowly)  # the way of the first of its kind
     monkeypatch.setattr(whole.broker.puller.ahead, "read", read_slowly)  # and of those like it

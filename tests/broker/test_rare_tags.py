@@ -11,6 +11,7 @@ from roquet.broker import pull as pull_module
 from roquet.broker import pull_requests
 from roquet.broker.gather import gather
 from roquet.broker.pull_requests import SCAN_MAX, TAGGED_MAX, KnownPull
+from roquet.routing.subscription import TagFilter
 from roquet.speedups import native
 from roquet.store.queue import ENTRY_SIZE
 from roquet.wire.calls.pulls import PullHeader
@@ -96,7 +97,7 @@ def test_where_nothing_matches_a_pull_judges_up_to_a_limit(whole: Whole) -> None
 
 
 def test_what_is_judged_next_has_bounds() -> None:
-    known = KnownPull(PullHeader("g", "T", 0, 0, 32, 0, 0), Command(11), ("T", 0), 32, 1 << 20, commits=False, binary=False)
+    known = KnownPull(PullHeader("g", "T", 0, 0, 32, 0, 0), b"", Command(11), ("T", 0), 32, 1 << 20, commits=False, binary=False)
     seen = []
     for count in (5, SCAN_MAX, 1_000, 6_000, TAGGED_MAX, 1 << 40, 0, 700):
         known.note_judged(count)
@@ -133,7 +134,7 @@ def test_a_damaged_entry_far_on_is_mended_and_not_much_is_looked_at_one_by_one(
 def test_of_many_entries_both_forms_take_the_same(made: Whole) -> None:
     assert native is not None
     log, queue, random = made.broker.store.log, made.broker.store.queue("T", 0), Random(8)
-    view, codes = made.broker.puller.stretches.view, {hash_of("rare"), hash_of("seldom")}
+    view, codes = made.broker.puller.stretches.view, TagFilter(False, {hash_of("rare"), hash_of("seldom")}).hashes
     for _ in range(60):
         number = random.randrange(COUNT)
         raw = bytearray(queue.read(number, TAGGED_MAX))

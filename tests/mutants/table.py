@@ -105,8 +105,8 @@ FAULTS = [
     ),
     Fault(
         "store/store.py",
-        "            wait(queue, mark)\n",
-        "            wait(queue, (self.log.written, self.timeline.last_ms))\n",
+        "                waiting[queue] = mark\n",
+        "                waiting[queue] = (self.log.written, self.timeline.last_ms)\n",
         "tests/store/test_tails.py::test_the_checkpoint_rises_while_some_queue_always_waits_and_vouches_for_no_more_than_is_in_files",
         "the checkpoint vouches for entries that are in memory only",
     ),
@@ -245,7 +245,7 @@ FAULTS = [
     ),
     Fault(
         "store/store.py",
-        "            self.showing.unsafe.extend(staged)\n",
+        "            self.showing.show_when_safe(staged)\n",
         "            self.showing.show(staged)\n",
         "tests/broker/test_pull.py::TestLongPolling::test_under_sync_flush_wakes_when_the_message_is_safe",
         "consumers see what is not flushed yet",
@@ -1385,9 +1385,9 @@ FAULTS = [
         "a limit of bytes below zero means one message to the second pull and none to the first",
     ),
     Fault(
-        "broker/pull.py",
-        "                if grant is not granted or terms is None:",
-        "                if terms is None:",
+        "broker/pull_runs.py",
+        "if allows is None or allows is not grant or",
+        "if allows is None or",
         "tests/broker/test_pull_requests.py::test_a_pull_that_may_not_be_answered_ends_the_run_in_its_read",
         "what one group may, all may whose pulls come in the same read",
     ),

@@ -27,7 +27,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommitLog:
         ("KEPT_MAX", 3),
         ("PIECE_MAX", 45),
         ("WORTH", 50),
-        ("PAID", 50),
+        ("PAID", 150),
         ("COUNTED_MAX", 4),
     ):
         monkeypatch.setattr(stretches, name, value)
@@ -74,6 +74,7 @@ def test_pieces_of_many_stretches_are_counted_for_the_last_ones_alone(log: Commi
 
 def test_with_more_readers_than_stretches_each_reads_little_more_than_its_own(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would find that another has taken the place of its stretch, and read it whole again for one piece."""
+    monkeypatch.setattr(stretches, "COUNTED_MAX", 256)
     data = Random(1).randbytes(FILE)
     log.append_raw(data)
     shown, reads = kept(log), Reads(log, monkeypatch)
@@ -96,6 +97,35 @@ def test_a_stretch_that_nobody_comes_back_to_goes_in_the_end(log: CommitLog) -> 
     for _ in range(20):
         assert shown.view(500, 40) == data[500:540]
     assert list(shown._kept) == [2, 3, 5]
+
+
+@pytest.mark.parametrize("by_others", [False, True])
+def test_the_first_makes_room_when_enough_was_seen_in_all_of_them_and_not_before(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch, by_others: bool
+) -> None:
+    """Wherever it was seen: in the last, or by somebody who looks into them without asking."""
+    monkeypatch.setattr(stretches, "AGE", 1 << 30)
+    data = Random(1).randbytes(FILE)
+    log.append_raw(data)
+    shown = kept(log)
+
+    def want(number: int) -> list[int]:
+        """30 bytes are seen in it, if it is read: the first piece alone is not worth that. Returns those that are there then."""
+        for offset in (number * 100, number * 100 + 30):
+            assert shown.view(offset, 30) == data[offset : offset + 30]
+        assert shown._read_at.keys() == shown.kept().keys()
+        return list(shown.kept())
+
+    assert [want(number) for number in (1, 2, 3)][-1] == [1, 2, 3]
+    assert shown.viewed == 90
+    for size, there in ((59, [1, 2, 3]), (1, [2, 3, 5])):
+        if by_others:
+            assert len(shown.kept()[3]) == 120
+            shown.viewed += size
+        else:
+            shown.view(320, size)
+        assert want(5) == there
+    assert [want(number) for number in (6, 7, 8)] == [[3, 5, 6], [5, 6, 7], [5, 6, 7]], "since each of them was read"
 
 
 @pytest.mark.parametrize(("offset", "size"), [(250, 46), (250, 49), (280, 41), (295, 26)])
@@ -194,12 +224,15 @@ def test_files_that_are_no_stretches_long(tmp_path: Path, log: CommitLog, size: 
 
 
 def test_a_log_that_is_cut_back_is_read_again(log: CommitLog) -> None:
-    log.append_raw(b"a" * 200)
+    log.append_raw(b"a" * 400)
     shown = kept(log)
-    assert shown.view(0, 100) == shown.view(0, 100) == b"a" * 100
+    assert shown.view(0, 100) == shown.view(0, 100) == shown.view(100, 100) == b"a" * 100
+    assert list(shown.kept()) == [0, 1]
     log.start_at(50)
     log.append_raw(b"c" * 150)
+    assert not shown.kept(), "whoever looks there finds nothing from before it"
     assert shown.view(0, 100) == b"a" * 50 + b"c" * 50
+    assert list(shown._read_at) == list(shown.kept()) == [0]
 
 
 def test_where_only_a_part_is_in_memory_that_part_is_read(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -381,8 +381,10 @@ class Broker(Receiver):
         watched = self.admission.watches(peer)  # then all fields of each request must be seen
         if not (self._jobs or watched):
             # Pulls that come first and are like those before them: they cost nothing of what a read with sends does.
-            taken, may_be_pull = self.puller.take(peer, frames, until_ms)
-            frames = frames[taken:] if taken else frames
+            may_be_pull = bool(frames) and frames[0][1].startswith(PULLS)
+            if may_be_pull:
+                taken, may_be_pull = self.puller.take(peer, frames, until_ms)
+                frames = frames[taken:] if taken else frames
             if not frames:
                 return None
         store = self.store

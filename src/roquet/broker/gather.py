@@ -8,7 +8,7 @@ it must equal in all that it answers itself.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise, repeat
 from operator import add, eq, le
@@ -25,9 +25,11 @@ GAP_MAX = 16 * 1024
 SPAN_MAX = 512 * 1024
 """Of one read."""
 COMPILED_CODES_MAX = 64
-"""Tag hashes that the compiled one looks for."""
+"""Tag hashes up to which the compiled one looks faster: one after another."""
 ENTRIES_MAX = 1_024
 """With more of them, which only a changed setting brings, the careful way is as good."""
+
+PLACE_MAX = (1 << 63) - 1
 
 View = Callable[[int, int], memoryview]
 """(log offset, size) -> bytes of one file of the log, until the next call (`LogWindow.view`). Raises Cold and LookupError."""
@@ -49,10 +51,11 @@ def places_and_sizes(count: int) -> struct.Struct:
 
 
 def gather(
-    raw: bytes, codes: Collection[int] | None, number: int, count_max: int, size_max: int, start: int, end: int, record_max: int,
+    raw: bytes, codes: bytes | None, number: int, count_max: int, size_max: int, start: int, end: int, record_max: int,
     view: View, span_max: int = SPAN_MAX,
 ) -> Gathered | None:  # fmt: skip
-    """`raw`: whole entries, the first of which has this number in its queue; `codes`: tag hashes that are wanted, None for all.
+    """`raw`: whole entries, the first of which has this number in its queue; `codes`: tag hashes that are wanted, four
+    bytes each as entries end with them, None for all.
 
     Up to so many messages and bytes of records, the first whatever its size. The log begins at `start` and is written up to `end`;
     `view` shows it, up to `span_max` bytes at once. Raises what that raises.
@@ -67,7 +70,7 @@ def gather(
             return None
         flat = places_and_sizes(judged).unpack_from(raw)
         places, sizes, numbers = flat[::2], flat[1::2], range(number, number + judged)
-        if min(sizes) < RECORD_MIN or max(sizes) > record_max or places[0] < start:
+        if min(sizes) < RECORD_MIN or max(sizes) > record_max or places[0] < start or places[-1] + sizes[-1] > PLACE_MAX:
             return None
         if not all(map(le, map(add, places, sizes), places[1:])):  # they overlap, or do not rise
             return None
@@ -101,30 +104,26 @@ def gather(
 
 
 def pull_answer(
-    raw: bytes, codes: Collection[int] | None, number: int, count_max: int, size_max: int, start: int, end: int, record_max: int,
+    raw: bytes, codes: bytes | None, number: int, count_max: int, size_max: int, start: int, end: int, record_max: int,
     view: View, span_max: int, binary: bool, opaque: int, first: int, last: int,
 ) -> Answer | None:  # fmt: skip
     """The answer to a pull with this opaque from a queue with these first and last offsets, with what `gather` finds.
     None: nothing matches, or as there."""
-    found = gather(raw, codes, number, count_max, size_max, start, end, record_max, view, span_max)
+    return framed(
+        gather(raw, codes, number, count_max, size_max, start, end, record_max, view, span_max), number, binary, opaque, first, last
+    )
+
+
+def framed(found: Gathered | None, number: int, binary: bool, opaque: int, first: int, last: int) -> Answer | None:
     if found is None or not found[1] or len(found[0]) > BODY_MAX:
         return None
     body, count, judged = found
     return found_front(opaque, number + judged, first, last, len(body), binary=binary) + body, count, judged, len(body)
 
 
-def gather_for(codes: Collection[int] | None) -> Callable[..., Gathered | None]:
+def gather_for(codes: bytes | None) -> Callable[..., Gathered | None]:
     """`gather`, compiled where it is."""
-    return native.gather if native is not None and _is_compiled_for(codes) else gather
-
-
-def pull_answer_for(codes: Collection[int] | None) -> Callable[..., Answer | None]:
-    """`pull_answer`, likewise."""
-    return native.pull_answer if native is not None and _is_compiled_for(codes) else pull_answer
-
-
-def _is_compiled_for(codes: Collection[int] | None) -> bool:
-    return codes is None or len(codes) <= COMPILED_CODES_MAX
+    return native.gather if native is not None and (codes is None or len(codes) <= 4 * COMPILED_CODES_MAX) else gather
 
 
 def fitting(sizes: Sequence[int], size_max: int) -> int:

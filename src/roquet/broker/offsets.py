@@ -108,6 +108,18 @@ class ConsumerOffsets(SavedPart):
         self.texts.stale[key] = None
         self.saving.unsaved = True
 
+    def commit_all(self, group: str, topic: str, rows: list[tuple[tuple[str, int], int]]) -> None:
+        """The same for some of this topic's queues, by (topic, queue id)."""
+        queues = self._table.get(key := f"{topic}@{group}", {})
+        fresh = {place[1]: offset for place, offset in rows}
+        if fresh.keys() <= queues.keys():
+            queues.update(fresh)
+            self.texts.stale[key] = None
+            self.saving.unsaved = True
+        else:
+            for queue_id, offset in fresh.items():
+                self.commit(group, topic, queue_id, offset)
+
     def take_over(self, table: OffsetTable) -> None:
         """A slave takes its master's progress. The larger number wins in each queue: a master that came back with less than it had, or with
         less than consumers have told this slave meanwhile, sets nobody back (E13)."""

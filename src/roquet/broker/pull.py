@@ -17,7 +17,7 @@ from functools import partial
 
 from roquet.broker.entries_ahead import EntriesAhead
 from roquet.broker.filters import Filters, Judge, check_filter, properties_at
-from roquet.broker.gather import SPAN_MAX, Answer, Gathered, gather_for, pull_answer_for
+from roquet.broker.gather import SPAN_MAX, Answer, Gathered, framed, gather_for
 from roquet.broker.groups import Groups
 from roquet.broker.handler import answers
 from roquet.broker.members import Members
@@ -25,7 +25,8 @@ from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
 from roquet.broker.part import Part, Shared
-from roquet.broker.pull_requests import SCAN_MAX, Asked, Grant, KnownPull, PullRequest, PullRequests, most_of, quick_header
+from roquet.broker.pull_requests import SCAN_MAX, SHAPES_MAX, Asked, Grant, KnownPull, PullRequest, PullRequests, most_of, quick_header
+from roquet.broker.pull_runs import Terms, answer_run
 from roquet.broker.roles import is_slave
 from roquet.broker.scans import BUSY_BYTES, PROBED, Readers, Records, Scan, collect, likely_count
 from roquet.broker.sql_columns import judge_at_once
@@ -40,7 +41,7 @@ from roquet.store.disk import Cold
 from roquet.store.mending import Odd
 from roquet.store.pieces import LogPieces
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
-from roquet.store.stretches import LogStretches
+from roquet.store.stretches import STRETCH, LogStretches
 from roquet.store.window import LogWindow
 from roquet.wire.calls.pulls import LITE_PULL_MESSAGE, PULL_MESSAGE, PullHeader
 from roquet.wire.codes import Perm, PullFlag, ResponseCode
@@ -66,6 +67,8 @@ RECORD_EXTRA = 1 << 26
 """A record may be so much longer than the largest message of today: the limit may have been higher once."""
 Wanted = tuple[int, int, int]
 """(log offset, size, queue offset) of a record to send."""
+RUN_BYTES = 256 * 1024
+"""Bytes of records in answers to pulls in a row, give or take one answer, before the clock and the peer are looked at."""
 SUSPEND_MS_MAX = 60_000
 WAKES_MAX = 500
 """Parked pulls that one message, or one tick, wakes. The others follow tick by tick."""
@@ -153,11 +156,6 @@ class Pull:
     """What it has in common with others."""
 
 
-Terms = tuple[int, int, int, int, int, int]
-"""What holds for all pulls of a read: (where the log begins, where it ends, from where on it counts as being in memory, messages and bytes
-of an answer from memory, bytes of the largest record that an entry may speak of)."""
-
-
 class Puller(Part):
     """State: the parked pulls, and the scans that must wait for the next tick; everything else is looked up."""
 
@@ -175,7 +173,7 @@ class Puller(Part):
         self.memory_bytes = shared.memory_bytes
         self.parking = Parking()
         self.requests = PullRequests()
-        self._grant: Grant | None = None  # the last that was made
+        self._grants: dict[tuple[str, bytes | None], Grant] = {}  # the last that was made of each group in a topic with these tags
         window = LogWindow(self.store.log)
         self.stretches = LogStretches(self.store.log, window.view)
         self.pieces = LogPieces(self.store.log, window.view)
@@ -202,33 +200,19 @@ class Puller(Part):
     def take(self, peer: Peer, frames: list[Frame], until_ms: int) -> tuple[int, bool]:
         """Answer the pulls that come first and are like ones which were allowed, while that still holds and their messages are in memory.
         Returns how many, and whether the next may be a pull, too, which must be looked at properly: nothing has happened."""
-        find, steady_ms = self.requests.find, self.clock.steady_ms
-        granted: Grant | None = None
-        terms: Terms | None = None
+        steady_ms, terms = self.clock.steady_ms, self._terms()
         at, then_ms = 0, steady_ms()
-        counted = count = size = 0  # pulls that the statistics have; messages and bytes of those since
         try:
-            for frame in frames:
-                asked = find(frame)
-                if asked is None:
-                    return at, False
-                known = asked[0]
-                grant = known.grant
-                if grant is None:
-                    break
-                if grant is not granted or terms is None:
-                    if not self._is_granted(known.header, grant):
+            while at < len(frames):
+                taken = self._answer_run(peer, frames, at, terms)
+                if not taken:
+                    asked = self.requests.find(frames[at])
+                    if asked is None:
+                        return at, False
+                    if not self._answer_one(peer, asked, terms):
                         break
-                    self._count(granted, count, size, at - counted)
-                    counted, count, size = at, 0, 0
-                    granted, terms = grant, terms or self._terms()
-                answer = self._quick_answer(asked, grant, terms)
-                if answer is None:
-                    break
-                at += 1
-                count += answer[1]
-                size += answer[3]
-                peer.send(answer[0])
+                    taken = 1
+                at += taken
                 if peer.closed:
                     return len(frames), False
                 now_ms = steady_ms()
@@ -239,19 +223,40 @@ class Puller(Part):
                     break
         except Exception:  # a mistake of ours
             log.exception("! a pull from %s failed: it is looked at once more", peer.address)
-        finally:
-            self._count(granted, count, size, at - counted)
         return at, True
-
-    def _count(self, granted: Grant | None, count: int, size: int, times: int) -> None:
-        """So many pulls were answered, with messages and bytes."""
-        if granted is not None and times:
-            self.stats.got_as(granted.key, count, size, times)
 
     def _terms(self) -> Terms:
         log_, settings = self.store.log, self.settings
         count_max, size_max = settings.max_transfer_count_on_message_in_memory, settings.max_transfer_bytes_on_message_in_memory
         return log_.segments.start, log_.written, log_.written - self._memory_share(), count_max, size_max, self._largest()
+
+    def _answer_run(self, peer: Peer, frames: list[Frame], at: int, terms: Terms) -> int:
+        """Those from there on that are all usual: how many. Of one that is left nothing has happened."""
+        stretches = self.stretches
+        answers, told, grant, count, size, viewed = answer_run(
+            frames, at, self.ahead.kept(), self.store.queues, terms, stretches.kept(), STRETCH, stretches.view, SPAN_MAX, RUN_BYTES,
+        )  # fmt: skip
+        if not answers or grant is None or not self._is_granted(grant):
+            return 0
+        if told and not is_slave(self.settings):
+            try:
+                self.offsets.commit_all(grant.group.group_name, grant.topic.topic_name, told)
+            except Refused:
+                return 0
+        stretches.viewed += viewed
+        self.stats.got_as(grant.key, count, size, len(answers))
+        peer.send_all(answers)
+        return len(answers)
+
+    def _answer_one(self, peer: Peer, asked: Asked, terms: Terms) -> bool:
+        """False: look properly, nothing has happened."""
+        grant = asked[0].grant
+        answer = None if grant is None or not self._is_granted(grant) else self._quick_answer(asked, grant, terms)
+        if grant is None or answer is None:
+            return False
+        self.stats.got_as(grant.key, answer[1], answer[3])
+        peer.send(answer[0])
+        return True
 
     def _quick_answer(self, asked: Asked, grant: Grant, terms: Terms) -> Answer | None:
         """None: look properly, nothing has happened."""
@@ -268,7 +273,7 @@ class Puller(Part):
         if known.size_max < size_max:
             size_max = known.size_max
         try:
-            raw = self.ahead.read(queue, offset, count_max if codes is None else max(known.entries_max, count_max))
+            raw = self.ahead.read(known, queue, offset, count_max if codes is None else max(known.entries_max, count_max))
             if not raw:
                 return None
             if near > start and int.from_bytes(raw[:8], "big") < near:
@@ -277,24 +282,26 @@ class Puller(Part):
                 count_max, size_max = self._limits(count_max, size_max, True)
             few = codes is not None and known.entries_max != SCAN_MAX  # match, and stand far from each other
             view = self.pieces.near(int.from_bytes(raw[:8], "big")) if few else self.stretches.view
-            found = grant.answer(
-                raw, codes, offset, count_max, size_max, start, end, record_max, view, SPAN_MAX, known.binary, opaque, first, last,
-            )  # fmt: skip
+            gathered = grant.gather(raw, codes, offset, count_max, size_max, start, end, record_max, view, SPAN_MAX)
+            found = framed(gathered, offset, known.binary, opaque, first, last)
             if found is None:
-                self.ahead.forget(queue)  # one of them may be damaged, and mended in its file
-            elif known.commits and commit_offset <= last:
+                self.ahead.forget(known)  # one of them may be damaged, and mended in its file
+            elif known.commits and commit_offset <= last and not is_slave(self.settings):
                 self.offsets.commit(known.header.consumer_group, *known.place, commit_offset)
-        except (Cold, LookupError, OSError, Refused):
+        except LookupError:
+            self.ahead.forget(known)  # the same
+            return None
+        except (Cold, OSError, Refused):
             return None
         if codes is not None and found is not None:
             known.note_judged(found[2])
         return found
 
-    def _is_granted(self, header: PullHeader, grant: Grant) -> bool:
+    def _is_granted(self, grant: Grant) -> bool:
         """Those who allowed such a pull are the same, and would allow it again."""
-        name = header.consumer_group
+        topic, name = grant.topic.topic_name, grant.group.group_name
         if (
-            self.topics.get(header.topic) is not grant.topic
+            self.topics.get(topic) is not grant.topic
             or self.groups.get(name) is not grant.group
             or grant.group.broker_id
             or not self.settings.broker_permission & READ
@@ -305,15 +312,19 @@ class Puller(Part):
         group = self.members.group(name)
         return (
             group is not None
-            and group.subscriptions.get(header.topic) is grant.subscription
+            and group.subscriptions.get(topic) is grant.subscription
             and (grant.group.consume_broadcast_enable or group.message_model != "BROADCASTING")
         )
 
     def _shared(self, grant: Grant) -> Grant:
-        """The last one, if that is like it: a consumer's pulls from all its queues have one, which is looked at once a read."""
-        if self._grant is None or not grant.is_like(self._grant):
-            self._grant = grant
-        return self._grant
+        """The last one of this group in this topic, if that is like it: a consumer's pulls from all its queues have one, which is looked at
+        once a read."""
+        last = self._grants.get((grant.key, grant.codes))
+        if last is None or not grant.is_like(last):
+            if len(self._grants) >= SHAPES_MAX:
+                self._grants.clear()
+            self._grants[grant.key, grant.codes] = last = grant
+        return last
 
     def _largest(self) -> int:
         """Bytes of the largest record that an entry may speak of."""
@@ -380,11 +391,11 @@ class Puller(Part):
         if known is not None:
             own = header.sys_flag & SUBSCRIPTION
             subscribed = None if own else self.members.subscription(header.consumer_group, header.topic)
-            codes, key = None if tags is None or tags.takes_all else tags.codes, f"{header.topic}@{header.consumer_group}"
+            codes, key = None if tags is None or tags.takes_all else tags.hashes, f"{header.topic}@{header.consumer_group}"
             if judge is not None or command.flag:
                 known.grant = None
             else:
-                known.grant = self._shared(Grant(group, topic, subscribed, codes, key, pull_answer_for(codes)))
+                known.grant = self._shared(Grant(group, topic, subscribed, codes, key, gather_for(codes)))
         scan = None if header.scan_bytes is None else Scan.read(header.scan_bytes, header, settings.max_scan_bytes)
         suspend_ms = 0
         if header.sys_flag & SUSPEND and scan is None:
@@ -581,7 +592,7 @@ class Puller(Part):
         log_, offset, judge = self.store.log, pull.offset, pull.judge
         found: Gathered | None = None
         if judge is None:
-            codes = None if pull.tags is None or pull.tags.takes_all else pull.tags.codes
+            codes = None if pull.tags is None or pull.tags.takes_all else pull.tags.hashes
             try:
                 found = gather_for(codes)(
                     raw, codes, offset, count_max, size_max, log_.start, log_.written, self.record_max, self.stretches.view, SPAN_MAX

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from roquet.broker.gather import Answer
+from roquet.broker.gather import Gathered
 from roquet.broker.topics import Topic
 from roquet.errors import Broken
 from roquet.wire.calls.groups import GroupConfig
@@ -39,12 +39,12 @@ class Grant:
     topic: Topic
     subscription: SubscriptionData | None
     """That of the group's members; None: the request brings its own."""
-    codes: frozenset[int] | None
-    """Tag hashes that are wanted, None for all."""
+    codes: bytes | None
+    """Tag hashes that are wanted (`TagFilter.hashes`), None for all."""
     key: str
     """Of the group's progress and statistics in the topic."""
-    answer: Callable[..., Answer | None]
-    """Makes answers with the messages that are wanted: `gather.pull_answer`, compiled where it is."""
+    gather: Callable[..., Gathered | None]
+    """Finds the messages that are wanted: `gather.gather`, compiled where it is."""
 
     def is_like(self, other: Grant) -> bool:
         """Whoever allows one of them allows the other, if they are asked at the same time."""
@@ -63,6 +63,7 @@ class KnownPull:
 
     header: PullHeader
     """Of the first of them; its numbers are nobody else's."""
+    shape: bytes
     first: Command
     place: tuple[str, int]
     """Topic and queue id."""
@@ -75,6 +76,11 @@ class KnownPull:
     """None: nobody has looked yet, or it must be looked at each time."""
     entries_max: int = SCAN_MAX
     """Queue entries that the next of them judges, if it has a tag filter."""
+
+    @property
+    def usual(self) -> Grant | None:
+        """The grant, if it is for all messages."""
+        return None if self.grant is None or self.grant.codes is not None else self.grant
 
     def note_judged(self, count: int) -> None:
         """A pull with a tag filter judged so many entries, all that it might or until its answer was full. The next may judge a quarter
@@ -131,11 +137,11 @@ class PullRequests:
             return None
         if len(self._known) >= SHAPES_MAX:
             self._known.clear()
-        self._known[shape] = known = understood(frame, queue_offset, commit_offset)
+        self._known[shape] = known = understood(frame, shape, queue_offset, commit_offset)
         return known
 
 
-def understood(frame: Frame, queue_offset: int, commit_offset: int) -> KnownPull | None:
+def understood(frame: Frame, shape: bytes, queue_offset: int, commit_offset: int) -> KnownPull | None:
     """None: these numbers are not what they seem to be, or there is more to it."""
     if b"\\" in frame[1]:
         return None  # a name may be spelled in another way
@@ -147,7 +153,7 @@ def understood(frame: Frame, queue_offset: int, commit_offset: int) -> KnownPull
     if header is None or (header.queue_offset, header.commit_offset) != (queue_offset, commit_offset):
         return None
     commits = header.sys_flag & PullFlag.COMMIT_OFFSET != 0
-    return KnownPull(header, request, (header.topic, header.queue_id), *most_of(header), commits, request.binary)
+    return KnownPull(header, shape, request, (header.topic, header.queue_id), *most_of(header), commits, request.binary)
 
 
 def most_of(header: PullHeader) -> tuple[int, int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from roquet.wire.arrays import np
 from roquet.wire.columns import ENTRIES
 from roquet.wire.layout import ENTRY, RECORD_MIN
@@ -14,8 +12,9 @@ FEW = 8
 """Tags that are looked for one by one: that costs less than a search in all of them."""
 
 
-def tagged(raw: bytes, codes: Collection[int], start: int, end: int, record_max: int) -> tuple[list[int], list[int], list[int]] | None:
-    """(log offset, size, number among these) of the entries with one of these tag hashes. None: one of all entries is not as it should be.
+def tagged(raw: bytes, codes: bytes, start: int, end: int, record_max: int) -> tuple[list[int], list[int], list[int]] | None:
+    """(log offset, size, number among these) of the entries with one of these tag hashes, which are four bytes each as entries end with
+    them. None: one of all entries is not as it should be.
 
     `start`, `end`: of the log."""
     entries = np.frombuffer(raw, ENTRIES)
@@ -25,7 +24,7 @@ def tagged(raw: bytes, codes: Collection[int], start: int, end: int, record_max:
     if (places[1:] - sizes[:-1] < places[:-1]).any():  # they overlap, or do not rise
         return None
     hashes = np.frombuffer(raw, ">i4")[WORDS - 1 :: WORDS]
-    wanted = [code for code in codes if -0x80000000 <= code <= 0x7FFFFFFF]
+    wanted = np.frombuffer(codes, ">i4").tolist()
     if not wanted:
         return [], [], []
     if len(wanted) <= FEW:

@@ -191,6 +191,15 @@ class Connection(asyncio.Protocol):
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
+    def send_all(self, frames: list[bytes]) -> None:
+        size = self._out_size + sum(map(len, frames))
+        if self._busy and size <= WRITE_BUFFER_HIGH and not self.closed:
+            self._out += frames
+            self._out_size = size
+        else:
+            for frame in frames:
+                self.send(frame)
+
     def _flush(self) -> None:
         self._scheduled = False
         out = self._out

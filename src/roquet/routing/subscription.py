@@ -62,12 +62,14 @@ def is_tag_type(expression_type: str | None) -> bool:
 class TagFilter:
     """Judges one message by its tag. What is no tag expression (SQL92, class filters) passes here and is judged elsewhere."""
 
-    __slots__ = ("codes", "tags", "takes_all")
+    __slots__ = ("codes", "hashes", "tags", "takes_all")
 
     def __init__(self, takes_all: bool, codes: Collection[int] = (), tags: Collection[str] = ()) -> None:
         self.takes_all = takes_all
         self.codes = frozenset(codes)
         """Signed 32-bit hashes."""
+        self.hashes = b"".join(code.to_bytes(4, "big", signed=True) for code in sorted(self.codes) if -0x80000000 <= code <= 0x7FFFFFFF)
+        """The same as queue entries end with them."""
         self.tags = frozenset(tags)
 
     @classmethod

@@ -1,7 +1,9 @@
 """What the extension has; each says which Python function it stands for."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
+from roquet.broker.entries_ahead import Place, Ready
+from roquet.broker.pull_runs import Answers, Terms
 from roquet.broker.stored import Again
 from roquet.ports import Read
 from roquet.store.apply_many import DerivedRun
@@ -54,7 +56,7 @@ def pull_shape(form: int, header: bytes, /) -> tuple[bytes, int, int, int] | Non
 
 def gather(
     raw: bytes,
-    codes: Collection[int] | None,
+    codes: bytes | None,
     number: int,
     count_max: int,
     size_max: int,
@@ -65,26 +67,22 @@ def gather(
     span_max: int,
     /,
 ) -> tuple[bytes, int, int] | None:
-    """broker.gather.gather, for up to 64 tag hashes."""
+    """broker.gather.gather."""
 
-def pull_answer(
-    raw: bytes,
-    codes: Collection[int] | None,
-    number: int,
-    count_max: int,
-    size_max: int,
-    start: int,
-    end: int,
-    record_max: int,
+def answer_pulls(
+    frames: list[Frame],
+    at: int,
+    ready: dict[bytes, Ready],
+    queues: dict[Place, ConsumeQueue],
+    terms: Terms,
+    stretches: dict[int, memoryview],
+    stretch: int,
     view: Callable[[int, int], memoryview],
     span_max: int,
-    binary: bool,
-    opaque: int,
-    first: int,
-    last: int,
+    bytes_max: int,
     /,
-) -> tuple[bytes, int, int, int] | None:
-    """broker.gather.pull_answer, for at most 64 codes."""
+) -> Answers:
+    """broker.pull_runs.answer_pulls."""
 
 def matching(
     raw: bytes, data: memoryview, start: int, number: int, names: tuple[bytes, ...], decisions: Mapping[bytes, bool], /

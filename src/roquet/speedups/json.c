@@ -4,8 +4,7 @@
 static int escaped(Json *json, byte *found) {
     const byte *at = json->at;
     if (at < json->end && (*at == '"' || *at == '\\' || *at == '/')) {
-        *found = *at;
-        json->at++;
+        *found = *json->at++;
         return PLAIN;
     }
     if (json->end - at < 5 || memcmp(at, "u00", 3) || at[3] < '0' || at[3] > '7') return LEAVE;

@@ -1,46 +1,24 @@
-/* Queue entries and the log -> what a pull gets: broker/gather.py's gather and pull_answer, and broker/sql_columns.py's matching.
-
-   Both see bytes that may be damaged. An entry or a record that is not exactly as it should be makes them return None, and then Python looks
+/* Queue entries and the log -> what a pull gets: broker/gather.py's gather and pull_answer, broker/pull_runs.py's answer_pulls, and
+   broker/sql_columns.py's matching.
+   All see bytes that may be damaged. An entry or a record that is not exactly as it should be makes them return None, and then Python looks
    at one entry after another. Nothing is decided here that Python does not decide in the same way. */
 
 #include "text.h"
 
-enum { ENTRIES_MAX = 1024, CODES_MAX = 64, NAMES_MAX = 8, FOREIGN_MAX = 1 << 17, GAP_MAX = 1 << 14, FRONT_MAX = 512, BODY_MAX = 1 << 30 };
+enum { ENTRIES_MAX = 1024, NAMES_MAX = 8, FOREIGN_MAX = 1 << 17, GAP_MAX = 1 << 14, FRONT_MAX = 512, BODY_MAX = 1 << 30 };
 
 typedef struct { int64_t place, number; Py_ssize_t size; } Entry;
 
-/* ---- choosing ---------------------------------------------------------------------------------------------------- */
-
-/* The tag hashes that Java's 32 bits can have, of a set of Python's. -1: the exception is set. */
-static Py_ssize_t read_codes(PyObject *set, int32_t *codes) {
-    PyObject *iterator = PyObject_GetIter(set), *item;
-    Py_ssize_t count = 0;
-    if (!iterator) return -1;
-    while ((item = PyIter_Next(iterator))) {
-        int overflow;
-        long long code = PyLong_AsLongLongAndOverflow(item, &overflow);
-        Py_DECREF(item);
-        if (code == -1 && PyErr_Occurred()) break;
-        if (overflow || code < INT32_MIN || code > INT32_MAX) continue;
-        if (count == CODES_MAX) { PyErr_Format(PyExc_ValueError, "more than %d tag hashes", CODES_MAX); break; }
-        codes[count++] = (int32_t)code;
-    }
-    Py_DECREF(iterator);
-    return PyErr_Occurred() ? -1 : count;
-}
-
-static int is_one_of(int32_t code, const int32_t *codes, Py_ssize_t count) {
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (codes[i] == code) return 1;
+static int is_one_of(const byte *code, Text codes) {
+    for (Py_ssize_t i = 0; i + 4 <= codes.size; i += 4)
+        if (!memcmp(codes.at + i, code, 4)) return 1;
     return 0;
 }
 
 typedef struct {
-    Text raw;
+    Text raw, codes; /* entries; the tag hashes that are wanted, as they stand there: four bytes each. Its `at` is NULL: all */
     int64_t number, start, end, record_max, size_max;
     Py_ssize_t count_max;
-    const int32_t *codes; /* NULL: all */
-    Py_ssize_t codes_count;
 } Wish;
 
 /* Fills `chosen`, which has room for every entry. How many; -1: one of the entries is not as it should be. */
@@ -53,21 +31,18 @@ static Py_ssize_t choose(const Wish *wish, Entry *chosen, Py_ssize_t *judged) {
         int64_t place = (int64_t)get64(entry), size = (int32_t)get32(entry + 8);
         if (size < RECORD_MIN || size > wish->record_max || place < before || place > INT64_MAX - size) return -1;
         before = place + size; /* they neither overlap nor go back */
-        if (full || (wish->codes && !is_one_of((int32_t)get32(entry + 16), wish->codes, wish->codes_count))) continue;
+        if (full || (wish->codes.at && !is_one_of(entry + 16, wish->codes))) continue;
         if (count && (count >= wish->count_max || total + size > wish->size_max)) { /* the others are only looked at */
-            full = 1;
-            *judged = i;
+            full = 1, *judged = i;
             continue;
         }
         total += size;
         chosen[count++] = (Entry){place, wish->number + i, size};
     }
     if (!full) *judged = all;
-    if (wish->codes && (int64_t)get64(wish->raw.at + (all - 1) * ENTRY) > wish->end) return -1;
+    if (wish->codes.at && (int64_t)get64(wish->raw.at + (all - 1) * ENTRY) > wish->end) return -1;
     return count;
 }
-
-/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 /* Those from `begin` on that are read together end here. */
 static Py_ssize_t span_end(const Entry *entries, Py_ssize_t begin, Py_ssize_t count, Py_ssize_t room) {
@@ -83,30 +58,42 @@ static int is_record(const byte *at, const Entry *entry) {
     return get32(at) == (uint32_t)entry->size && get32(at + 4) == MAGIC_V1 && (int64_t)get64(at + QUEUE_OFFSET_AT) == entry->number;
 }
 
-/* So many bytes of the log from there on. */
-static int view_log(PyObject *view, int64_t place, Py_ssize_t length, Py_buffer *data) {
-    PyObject *bytes = PyObject_CallFunction(view, "Ln", place, length);
-    int failed = !bytes || PyObject_GetBuffer(bytes, data, PyBUF_SIMPLE); /* it holds the memory from here on */
+typedef struct {
+    PyObject *view, *stretches; /* asks Python; what is at hand, by number, or NULL */
+    long long stretch, viewed; /* bytes of one, and bytes that were seen in them */
+    Py_ssize_t span_max;
+} Log;
+
+/* So many bytes of the log from there on, until `data` is released. NULL: the exception is set. */
+static const byte *view_log(Log *log, int64_t place, Py_ssize_t length, Py_buffer *data) {
+    PyObject *number = log->stretches ? PyLong_FromLongLong(place / log->stretch) : NULL;
+    PyObject *bytes = number ? Py_XNewRef(PyDict_GetItemWithError(log->stretches, number)) : NULL;
+    Py_ssize_t at = bytes ? place % log->stretch : 0, most = bytes ? PyObject_Size(bytes) : 0;
+    Py_XDECREF(number);
+    if (!PyErr_Occurred() && at + length > most) {
+        Py_XSETREF(bytes, PyObject_CallFunction(log->view, "Ln", place, length));
+        at = 0;
+    } else log->viewed += length;
+    int failed = PyErr_Occurred() || PyObject_GetBuffer(bytes, data, PyBUF_SIMPLE); /* it holds the memory from here on */
     Py_XDECREF(bytes);
-    if (!failed && data->len != length) {
-        PyErr_Format(PyExc_ValueError, "a view of %zd bytes, asked for %zd", data->len, length);
-        PyBuffer_Release(data);
-        failed = 1;
-    }
-    return failed ? -1 : 0;
+    if (failed || data->len >= at + length) return failed ? NULL : (const byte *)data->buf + at;
+    PyErr_Format(PyExc_ValueError, "a view of %zd bytes, asked for %zd", data->len, length);
+    PyBuffer_Release(data);
+    return NULL;
 }
 
 /* The records of these entries, one after another. 1: done, 0: one of them is not its entry's, -1: the exception is set. */
-static int copy_records(const Entry *entries, Py_ssize_t count, int64_t total, PyObject *view, Py_ssize_t span_max, byte *to) {
+static int copy_records(const Entry *entries, Py_ssize_t count, int64_t total, Log *log, byte *to) {
     int64_t whole = entries[count - 1].place + entries[count - 1].size - entries[0].place;
-    int together = whole <= span_max && whole - total <= FOREIGN_MAX;
+    int together = whole <= log->span_max && whole - total <= FOREIGN_MAX;
     for (Py_ssize_t begin = 0; begin < count;) {
-        Py_ssize_t stop = together ? count : span_end(entries, begin, count, span_max);
+        Py_ssize_t stop = together ? count : span_end(entries, begin, count, log->span_max);
         int64_t first = entries[begin].place;
         Py_buffer data;
-        if (view_log(view, first, entries[stop - 1].place + entries[stop - 1].size - first, &data)) return -1;
+        const byte *seen = view_log(log, first, entries[stop - 1].place + entries[stop - 1].size - first, &data);
+        if (!seen) return -1;
         for (; begin < stop; begin++) {
-            const byte *record = (const byte *)data.buf + (entries[begin].place - first);
+            const byte *record = seen + (entries[begin].place - first);
             if (!is_record(record, entries + begin)) { PyBuffer_Release(&data); return 0; }
             to = add(to, record, entries[begin].size);
         }
@@ -114,8 +101,6 @@ static int copy_records(const Entry *entries, Py_ssize_t count, int64_t total, P
     }
     return 1;
 }
-
-/* ---- answering --------------------------------------------------------------------------------------------------- */
 
 typedef struct { int binary, opaque; int64_t first, last; } Head;
 
@@ -134,68 +119,113 @@ static Py_ssize_t write_front(const Head *head, int64_t next, int64_t size, byte
         ADD(",\"remark\":\"FOUND\",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":409}");
     } else { /* code, language, version; opaque; flag; remark; fields */
         ADD("\0\0\0\1\x99");
-        put32(to, (uint32_t)head->opaque);
-        to += 4;
+        put32(to, (uint32_t)head->opaque), to += 4;
         ADD("\0\0\0\1\0\0\0\5FOUND");
         byte *fields = to;
-        to += 4;
-        ADD("\0\x14suggestWhichBrokerId\0\0\0\1" "0");
+        to += 4, ADD("\0\x14suggestWhichBrokerId\0\0\0\1" "0");
         FIELD("\0\x0fnextBeginOffset", next);
         FIELD("\0\x09minOffset", head->first);
         FIELD("\0\x09maxOffset", head->last);
         put32(fields, (uint32_t)(to - fields - 4));
     }
-    put32(start, (uint32_t)(to - start - 4 + size));
-    put32(start + 4, (uint32_t)head->binary << 24 | (uint32_t)(to - start - 8));
+    put32(start, (uint32_t)(to - start - 4 + size)), put32(start + 4, (uint32_t)head->binary << 24 | (uint32_t)(to - start - 8));
     return to - start;
 }
 
-/* With `head` the frame of an answer that goes on at `next`, else the records alone. */
+/* With `head` the frame of an answer that goes on at `next`, else the records alone, `*total` bytes. NULL: look properly, or an exception. */
 static PyObject *gathered(
-        const Entry *chosen, Py_ssize_t count, Py_ssize_t judged, PyObject *view, Py_ssize_t span_max, const Head *head, int64_t next) {
+        const Entry *chosen, Py_ssize_t count, Log *log, const Head *head, int64_t next, int64_t *total) {
     byte front[FRONT_MAX];
-    int64_t total = 0;
-    for (Py_ssize_t i = 0; i < count; i++) total += chosen[i].size; /* at most ENTRIES_MAX or a queue's read of 31 bits each */
-    if (head && (!count || total > BODY_MAX)) return Py_NewRef(Py_None);
-    Py_ssize_t before = head ? write_front(head, next, total, front) : 0;
-    PyObject *body = PyBytes_FromStringAndSize(NULL, before + total);
+    *total = 0;
+    for (Py_ssize_t i = 0; i < count; i++) *total += chosen[i].size; /* at most ENTRIES_MAX or a queue's read of 31 bits each */
+    if (head && (!count || *total > BODY_MAX)) return NULL;
+    Py_ssize_t before = head ? write_front(head, next, *total, front) : 0;
+    PyObject *body = PyBytes_FromStringAndSize(NULL, before + *total);
     if (!body) return NULL;
     byte *to = add((byte *)PyBytes_AS_STRING(body), front, before);
-    int done = count ? copy_records(chosen, count, total, view, span_max, to) : 1;
-    if (done == 1) return Py_BuildValue(head ? "(NnnL)" : "(Nnn)", body, count, judged, (long long)total);
-    Py_DECREF(body);
-    return done ? NULL : Py_NewRef(Py_None);
+    if (count && copy_records(chosen, count, *total, log, to) != 1) Py_CLEAR(body);
+    return body;
 }
 
-/* gather(raw, codes, number, count_max, size_max, start, end, record_max, view, span_max) -> (records, how many, entries judged) or None;
-   pull_answer(the same, binary, opaque, first, last) -> (frame, how many, entries judged, bytes of records) or None */
-static PyObject *gather_as(PyObject *args, const char *format, int framed) {
-    int32_t codes[CODES_MAX];
-    Wish wish = {.codes = NULL};
-    PyObject *wanted, *view;
-    Py_ssize_t span_max;
-    Head head;
-    if (!PyArg_ParseTuple(args, format, TEXT(wish.raw), &wanted, &wish.number, &wish.count_max, &wish.size_max, &wish.start, &wish.end,
-            &wish.record_max, &view, &span_max, &head.binary, &head.opaque, &head.first, &head.last)) return NULL;
-    if (wanted != Py_None) {
-        if ((wish.codes_count = read_codes(wanted, codes)) < 0) return NULL;
-        wish.codes = codes;
-    }
+/* gather(raw, codes, number, count_max, size_max, start, end, record_max, view, span_max) -> (records, how many, entries judged) or None */
+PyObject *gather(PyObject *Py_UNUSED(module), PyObject *args) {
+    Wish wish;
+    Log log = {.stretches = NULL};
+    if (!PyArg_ParseTuple(args, "y#z#LnLLLLOn:gather", TEXT(wish.raw), TEXT(wish.codes), &wish.number, &wish.count_max, &wish.size_max, &wish.start,
+            &wish.end, &wish.record_max, &log.view, &log.span_max)) return NULL;
     Py_ssize_t all = wish.raw.size / ENTRY, judged = 0;
-    if (!all || (!wish.codes && all > ENTRIES_MAX) || wish.start < 0 || wish.record_max > INT32_MAX) return Py_NewRef(Py_None);
+    if (!all || (!wish.codes.at && all > ENTRIES_MAX) || wish.start < 0 || wish.record_max > INT32_MAX) return Py_NewRef(Py_None);
     Entry *chosen = PyMem_New(Entry, all);
     if (!chosen) return PyErr_NoMemory();
+    int64_t total;
     Py_ssize_t count = choose(&wish, chosen, &judged);
-    PyObject *result = count < 0 ? Py_NewRef(Py_None)
-        : gathered(chosen, count, judged, view, span_max, framed ? &head : NULL, wish.number + judged);
+    PyObject *body = count < 0 ? NULL : gathered(chosen, count, &log, NULL, 0, &total);
     PyMem_Free(chosen);
-    return result;
+    if (body) return Py_BuildValue("(Nnn)", body, count, judged);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-PyObject *gather(PyObject *Py_UNUSED(module), PyObject *args) { return gather_as(args, "y#OLnLLLLOn:gather", 0); }
-PyObject *pull_answer(PyObject *Py_UNUSED(module), PyObject *args) { return gather_as(args, "y#OLnLLLLOnpiLL:pull_answer", 1); }
+typedef struct {
+    PyObject *ready, *queues, *answers, *told, *grant; /* that of the first */
+    Wish wish;
+    Log log;
+    long long near, count, size, bytes_max;
+} Pulls;
 
-/* ---- properties -------------------------------------------------------------------------------------------------- */
+/* `ready` is an entries_ahead.Ready, `numbers` are those of the pull. */
+static int answer_pull(Pulls *run, PyObject *ready, const int64_t *numbers) {
+    static PyObject *names[2];
+    PyObject *grant, *place, *queue;
+    Entry chosen[ENTRIES_MAX];
+    Wish wish = run->wish;
+    Py_ssize_t count, judged;
+    int64_t offset = wish.number = numbers[1], start, total;
+    int tells, binary;
+    if (!PyTuple_Check(ready)) return wrong_type("what is ready is a tuple");
+    if (!PyArg_ParseTuple(ready, "OOOLy#nLpp", &grant, &place, &queue, &start, TEXT(wish.raw), &wish.count_max, &wish.size_max, &tells,
+            &binary)) return FAILED;
+    if (run->grant == Py_None) Py_SETREF(run->grant, Py_NewRef(grant));
+    int holds = grant != Py_None && grant == run->grant && queue == PyDict_GetItemWithError(run->queues, place);
+    if (!holds) return PyErr_Occurred() ? FAILED : LEAVE;
+    int64_t first = get_number(queue, &names[0], "first"), last = first < 0 ? -1 : get_number(queue, &names[1], "visible"), viewed = run->log.viewed;
+    if (PyErr_Occurred() || start < 0 || offset < first || offset < start || offset >= last) return PyErr_Occurred() ? FAILED : LEAVE;
+    if (wish.count_max > run->wish.count_max) wish.count_max = run->wish.count_max;
+    if (wish.size_max > run->wish.size_max) wish.size_max = run->wish.size_max;
+    int64_t most = last - offset < wish.count_max ? last - offset : wish.count_max;
+    if (most < 1 || most > ENTRIES_MAX || offset - start > wish.raw.size / ENTRY - most) return LEAVE;
+    wish.raw = (Text){wish.raw.at + (offset - start) * ENTRY, most * ENTRY};
+    if (run->near > wish.start && (int64_t)get64(wish.raw.at) < run->near) return LEAVE;
+    if ((count = choose(&wish, chosen, &judged)) < 0) return LEAVE;
+    PyObject *answer = gathered(chosen, count, &run->log, &(Head){binary, (int32_t)numbers[0], first, last}, offset + judged, &total);
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear(); /* it says so to Python once more */
+    if (!answer) { run->log.viewed = viewed; return PyErr_Occurred() ? FAILED : LEAVE; }
+    run->count += count, run->size += total;
+    if (append(run->answers, answer)) return FAILED;
+    return tells && numbers[2] <= last && append(run->told, Py_BuildValue("(OL)", place, (long long)numbers[2])) ? FAILED : PLAIN;
+}
+
+PyObject *answer_pulls(PyObject *Py_UNUSED(module), PyObject *args) {
+    Pulls run = {.answers = PyList_New(0), .told = PyList_New(0), .grant = Py_NewRef(Py_None)};
+    PyObject *frames, *result = NULL;
+    Py_ssize_t at;
+    int state = run.answers && run.told && PyArg_ParseTuple(args, "O!nO!O!(LLLnLL)O!LOnL:answer_pulls", &PyList_Type, &frames, &at,
+        &PyDict_Type, &run.ready, &PyDict_Type, &run.queues, &run.wish.start, &run.wish.end, &run.near, &run.wish.count_max,
+        &run.wish.size_max, &run.wish.record_max, &PyDict_Type, &run.log.stretches, &run.log.stretch, &run.log.view, &run.log.span_max,
+        &run.bytes_max) ? PLAIN : FAILED;
+    if (state == PLAIN && (at < 0 || run.wish.start < 0 || run.wish.record_max > INT32_MAX || run.log.stretch < 1)) state = LEAVE;
+    for (; state == PLAIN && at < PyList_GET_SIZE(frames) && run.size < run.bytes_max; at++) {
+        int64_t numbers[NUMBERS];
+        long form;
+        Text header, body;
+        PyObject *shape = frame_parts(PyList_GET_ITEM(frames, at), &form, &header, &body) ? NULL : read_shape(form, header, numbers);
+        PyObject *ready = shape ? Py_XNewRef(PyDict_GetItemWithError(run.ready, shape)) : NULL;
+        state = ready ? answer_pull(&run, ready, numbers) : PyErr_Occurred() ? FAILED : LEAVE;
+        Py_XDECREF(ready), Py_XDECREF(shape);
+    }
+    if (state != FAILED) result = Py_BuildValue("(OOOLLL)", run.answers, run.told, run.grant, run.count, run.size, run.log.viewed);
+    Py_XDECREF(run.answers), Py_XDECREF(run.told), Py_DECREF(run.grant);
+    return result;
+}
 
 /* Where the properties of a record begin that has so many bytes. -1: it is unusual. */
 static Py_ssize_t properties_at(const byte *record, Py_ssize_t size) {
@@ -233,8 +263,7 @@ static int decide(PyObject *decisions, const Text *values, Py_ssize_t count) {
         if (i) *to++ = 2;
     PyObject *found = PyObject_GetItem(decisions, row);
     int taken = found ? PyObject_IsTrue(found) : -1;
-    Py_XDECREF(found);
-    Py_DECREF(row);
+    Py_XDECREF(found), Py_DECREF(row);
     return taken;
 }
 
@@ -255,10 +284,7 @@ static int judge(Text raw, Text data, int64_t start, int64_t number, const Text 
             if ((taken = decide(decisions, values[now], count)) < 0) return -1;
             now = !now;
         }
-        PyObject *one = taken ? PyLong_FromSsize_t(i) : NULL;
-        int failed = taken && (!one || PyList_Append(chosen, one));
-        Py_XDECREF(one);
-        if (failed) return -1;
+        if (taken && append(chosen, PyLong_FromSsize_t(i))) return -1;
     }
     return 1;
 }

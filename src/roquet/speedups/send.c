@@ -1,5 +1,4 @@
 /* Plain sends, as broker/plain_send.py takes them: frames of one read -> records, queue entries, index keys and answers.
-
    Nothing is decided here that Python does not decide too. A request that is not exactly what clients send all day is left where it is,
    and Python takes it: an unknown property, an odd number, the end of a log file. So the rule for every check is: when in doubt,
    `return LEAVE`. No state is kept between calls, and no Python object is changed: the caller applies what it gets. */
@@ -62,9 +61,7 @@ static int read_fields(const Fields *fields, Send *send) {
     for (int letter = 'a'; letter <= 'h'; letter++)
         if (!FIELD(fields, letter).at) return LEAVE;
     if (fields->bare && !(fields->bare >> ('e' - 'a') & 1)) return LEAVE; /* Python makes all of them texts when the queue is none */
-    send->topic = FIELD(fields, 'b');
-    send->queue = FIELD(fields, 'e');
-    send->properties = FIELD(fields, 'i');
+    send->topic = FIELD(fields, 'b'), send->queue = FIELD(fields, 'e'), send->properties = FIELD(fields, 'i');
     if (send->properties.size && send->properties.at[send->properties.size - 1] == 2) send->properties.size--; /* so 5.x ends them */
     if (!number_of(FIELD(fields, 'd'), &unused) || !number_of(FIELD(fields, 'f'), &message->sys_flag)) return LEAVE;
     if (!number_of(FIELD(fields, 'g'), &message->born_ms) || !integer_of(FIELD(fields, 'h'), &message->user_flag)) return LEAVE;
@@ -94,8 +91,7 @@ static int read_json(Text header, Buffer *scratch, Send *send) {
     Json json = {header.at, header.at + header.size, scratch};
     Fields fields;
     int64_t code = 0, flag = 0;
-    scratch->size = 0;
-    send->opaque = INT64_MAX, FIELD(&fields, 'a').at = NULL; /* none yet */
+    scratch->size = 0, send->opaque = INT64_MAX, FIELD(&fields, 'a').at = NULL; /* none yet */
     if (reserve(scratch, header.size)) return FAILED;
     if (!json_mark(&json, '{')) return LEAVE;
     do {
@@ -136,8 +132,7 @@ static int read_binary(Text header, Send *send) {
         if (!value.size) continue; /* as upstream: empty is absent */
         if (!is_utf8(name) || !is_utf8(value) || !set_field(&fields, code, name, value, 0)) return LEAVE;
     }
-    send->binary = 1;
-    send->oneway = flag == ONEWAY;
+    send->binary = 1, send->oneway = flag == ONEWAY;
     return read_fields(&fields, send);
 }
 
@@ -174,32 +169,19 @@ typedef struct {
     Queue queues[QUEUES_MAX]; /* the last one: it is not cleared as a whole */
 } Run;
 
-/* An attribute, by a name that is made once and kept. */
-static PyObject *get(PyObject *object, PyObject **kept, const char *name) {
-    if (!*kept) *kept = PyUnicode_InternFromString(name);
-    return *kept ? PyObject_GetAttr(object, *kept) : NULL;
-}
-
 /* This queue among those that the run has seen, of which it is one from now on. */
 static int queue_of(Run *run, PyObject *queue, Queue **found) {
     static PyObject *names[3];
     for (int i = 0; i < run->count; i++)
         if (run->queues[i].queue == queue) { *found = &run->queues[i]; return PLAIN; }
     if (run->count == QUEUES_MAX) { run->full = 1; return LEAVE; }
-    PyObject *id = get(queue, &names[0], "queue_id"), *next = id ? get(queue, &names[1], "next") : NULL;
-    PyObject *field = next ? get(queue, &names[2], "topic_field") : NULL;
+    int64_t id = get_number(queue, &names[0], "queue_id"), next = id < 0 ? -1 : get_number(queue, &names[1], "next");
+    PyObject *field = PyErr_Occurred() ? NULL : get(queue, &names[2], "topic_field");
+    if (!field || bytes_text(field).size < 1) { Py_XDECREF(field); return PyErr_Occurred() ? FAILED : LEAVE; }
     Queue *fresh = *found = &run->queues[run->count];
-    if (field) {
-        *fresh = (Queue){.field = field, .queue_id = (int32_t)PyLong_AsLong(id), .next = PyLong_AsLongLong(next)};
-        if (!PyBytes_Check(field) || PyBytes_GET_SIZE(field) < 1) PyErr_SetString(PyExc_TypeError, "topic_field must be bytes");
-    }
-    Py_XDECREF(id);
-    Py_XDECREF(next);
-    if (PyErr_Occurred()) { Py_XDECREF(field); return FAILED; }
-    fresh->queue = Py_NewRef(queue);
-    fresh->topic = (Text){(const byte *)PyBytes_AS_STRING(field) + 1, PyBytes_GET_SIZE(field) - 1};
-    fresh->name = (Text){fresh->digits, add_number(fresh->digits, fresh->queue_id) - fresh->digits};
-    fresh->head = key_head(fresh->topic);
+    *fresh = (Queue){.field = field, .queue_id = (int32_t)id, .next = next};
+    fresh->queue = Py_NewRef(queue), fresh->name = (Text){fresh->digits, add_number(fresh->digits, fresh->queue_id) - fresh->digits};
+    fresh->topic = (Text){(const byte *)PyBytes_AS_STRING(field) + 1, PyBytes_GET_SIZE(field) - 1}, fresh->head = key_head(fresh->topic);
     run->last = run->count++;
     return PLAIN;
 }
@@ -207,16 +189,14 @@ static int queue_of(Run *run, PyObject *queue, Queue **found) {
 /* The queue that a send names. Looked up in Python once a run, then found among the few that this run has seen. */
 static int find_queue(Run *run, const Send *send, Queue **found) {
     for (int i = 0, at = run->last; i < run->count; i++, at = at + 1 < run->count ? at + 1 : 0) {
-        *found = &run->queues[at];
-        run->last = at;
+        *found = &run->queues[run->last = at];
         if (same((*found)->name, send->queue) && same((*found)->topic, send->topic)) return PLAIN;
     }
     PyObject *topic = PyUnicode_DecodeUTF8((const char *)send->topic.at, send->topic.size, NULL);
     PyObject *name = topic ? PyUnicode_DecodeUTF8((const char *)send->queue.at, send->queue.size, NULL) : NULL;
     PyObject *door = name ? PyDict_GetItemWithError(run->doors, topic) : NULL;
     PyObject *queue = door ? PyObject_GetItem(door, name) : NULL; /* fills itself at first use */
-    Py_XDECREF(topic);
-    Py_XDECREF(name);
+    Py_XDECREF(topic), Py_XDECREF(name);
     if (PyErr_Occurred() && (PyErr_ExceptionMatches(PyExc_KeyError) || PyErr_ExceptionMatches(PyExc_ValueError))) PyErr_Clear();
     if (!queue) return PyErr_Occurred() ? FAILED : LEAVE;
     int state = queue_of(run, queue, found);
@@ -289,8 +269,7 @@ static int ask_where(Run *run, Text topic, Item asked) {
     if (!PyArg_ParseTuple(found, "Os#O", &queue, TEXT(last->stored), &due)) return FAILED;
     last->due = read_due(due);
     if (PyErr_Occurred()) return FAILED;
-    last->topic = topic;
-    last->asked = (Text){last->kept, asked.all.size};
+    last->topic = topic, last->asked = (Text){last->kept, asked.all.size};
     memcpy(last->kept, asked.all.at, asked.all.size);
     return queue_of(run, queue, &last->place);
 }
@@ -301,8 +280,7 @@ static int read_items(Text text, Text *names, Item *items) {
     if (!text.size) return 0;
     for (Item item; next_item(&text, &item); count++) {
         if (count == ITEMS_MAX || !item.name.size || !item.value.size || place_among(names, count, item.name) >= 0) return -1;
-        names[count] = item.name;
-        items[count] = item;
+        names[count] = item.name, items[count] = item;
     }
     return count;
 }
@@ -367,12 +345,6 @@ static int finish_record(Run *run, Queue *queue, const Message *message, Py_ssiz
     return PLAIN;
 }
 
-/* A value of the binary form: its size stands before it. */
-static byte *add_value(byte *to, Text text) {
-    put32(to, (uint32_t)text.size);
-    return add_text(to + 4, text);
-}
-
 /* Message ids of the last so many entries of this queue. */
 static byte *add_ids(const Run *run, byte *to, const Queue *place, Py_ssize_t count) {
     const byte *end = place->entries.at + place->entries.size;
@@ -404,8 +376,8 @@ static int answer(Run *run, const Send *send, const Queue *queue, const Queue *p
         to = add_text(fields + 4, LITERAL("\0\5msgId"));
         put32(to, (uint32_t)(ids - 1));
         to = add_ids(run, to + 4, place, count);
-        to = add_value(add_text(to, LITERAL("\0\7queueId")), queue->name);
-        to = add_value(add_text(to, LITERAL("\0\13queueOffset")), first);
+        to = add_text(to, LITERAL("\0\7queueId")), put32(to, (uint32_t)queue->name.size), to = add_text(to + 4, queue->name);
+        to = add_text(to, LITERAL("\0\13queueOffset")), put32(to, (uint32_t)first.size), to = add_text(to + 4, first);
         to = add_text(to, run->binary_back);
         put32(fields, (uint32_t)(to - fields - 4));
     }
@@ -494,15 +466,11 @@ static int put_batch(Run *run, const Send *send, Queue *queue) {
     return (int)state;
 }
 
-static int wrong_type(const char *why) { PyErr_SetString(PyExc_TypeError, why); return FAILED; }
-
 static int take_frame(Run *run, PyObject *frame) {
     Send send = {.message = {.born_host = run->born_host, .store_host = run->store_host}};
-    if (!PyTuple_Check(frame) || PyTuple_GET_SIZE(frame) != 3) return wrong_type("a frame is (form, header, body)");
-    long form = PyLong_AsLong(PyTuple_GET_ITEM(frame, 0));
-    Text header = bytes_text(PyTuple_GET_ITEM(frame, 1));
-    send.message.body = bytes_text(PyTuple_GET_ITEM(frame, 2));
-    if (PyErr_Occurred()) return FAILED;
+    long form;
+    Text header;
+    if (frame_parts(frame, &form, &header, &send.message.body)) return FAILED;
     int state = form ? read_binary(header, &send) : read_json(header, &run->scratch, &send);
     if (state != PLAIN || send.message.body.size > run->body_max) return state == FAILED ? FAILED : LEAVE;
     Queue *queue;
@@ -518,15 +486,11 @@ static PyObject *results(Run *run, Py_ssize_t at, PyObject *told) {
         Queue *one = &run->queues[i];
         if (queues && one->entries.size /* else it was seen, and then the send was left */
             && append(queues, Py_BuildValue("(OLN)", one->queue, (long long)one->next, buffer_bytes(&one->entries)))) Py_CLEAR(queues);
-        Py_DECREF(one->queue);
-        Py_DECREF(one->field);
-        PyMem_Free(one->entries.at);
+        Py_DECREF(one->queue), Py_DECREF(one->field), PyMem_Free(one->entries.at);
     }
     if (queues) result = Py_BuildValue("(niNONN)", at, run->full, buffer_bytes(&run->records), told, queues, buffer_bytes(&run->keys));
-    Py_XDECREF(told);
-    Py_XDECREF(run->diverted.answer);
-    Buffer *const buffers[] = {&run->records, &run->answers, &run->keys, &run->scratch};
-    for (int i = 0; i < 4; i++) PyMem_Free(buffers[i]->at);
+    Py_XDECREF(told), Py_XDECREF(run->diverted.answer);
+    PyMem_Free(run->records.at), PyMem_Free(run->answers.at), PyMem_Free(run->keys.at), PyMem_Free(run->scratch.at);
     return result;
 }
 
@@ -542,9 +506,8 @@ static int take_read(Run *run, PyObject *read, Py_ssize_t *at, PyObject *told) {
     if (!run->born_host.at || !PyList_Check(frames)) state = wrong_type("frames are a list, a host is bytes");
     while (state == PLAIN && *at < PyList_GET_SIZE(frames)) {
         PyObject *frame = Py_NewRef(PyList_GET_ITEM(frames, *at));
-        state = take_frame(run, frame);
+        *at += (state = take_frame(run, frame)) == PLAIN;
         Py_DECREF(frame);
-        *at += state == PLAIN;
     }
     Py_DECREF(host);
     if (state == FAILED) return FAILED;
@@ -560,10 +523,7 @@ PyObject *take_sends(PyObject *Py_UNUSED(module), PyObject *args) {
     if (!PyArg_ParseTuple(args, "O!nO!O!(y#y#y#y#y#y#y#n)LLL:take_sends", &PyList_Type, &reads, &at, &PyDict_Type, &run.doors,
             &PyDict_Type, &run.diversions, TEXT(run.added), TEXT(run.store_host), TEXT(run.host_id), TEXT(run.json_back),
             TEXT(run.binary_front), TEXT(run.binary_back), TEXT(run.lead), &run.body_max, &run.end, &run.room, &run.now_ms)) return NULL;
-    if (run.binary_front.size != 5 || at < 0) {
-        PyErr_SetString(PyExc_ValueError, "five bytes begin an answer, and no frame stands before the first");
-        return NULL;
-    }
+    if (run.binary_front.size != 5 || at < 0) return PyErr_Format(PyExc_ValueError, "five bytes begin an answer, %zd is no frame", at);
     PyObject *told = PyList_New(0);
     int state = told ? PLAIN : FAILED;
     for (Py_ssize_t i = 0; state == PLAIN && i < PyList_GET_SIZE(reads); i++) {
@@ -651,8 +611,7 @@ PyObject *take_many_apart(PyObject *Py_UNUSED(module), PyObject *args) {
         Text rest = {(const byte *)data.buf + (place - start), data.len - (place - start)};
         if (append(found, take_apart(rest, place, names, &key))) break;
     }
-    PyMem_Free(key.at);
-    PyBuffer_Release(&data);
+    PyMem_Free(key.at), PyBuffer_Release(&data);
     if (PyErr_Occurred()) Py_CLEAR(found);
     return found;
 }

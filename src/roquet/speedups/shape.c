@@ -2,7 +2,6 @@
 
 #include "text.h"
 
-#define NUMBERS 3
 #define DIGITS_MAX 18
 
 /* A number that differs from pull to pull: what stands before it, and where it stands. */
@@ -41,30 +40,32 @@ static PyObject *without(Text front, Text rest, const Hole *holes, int count) {
     return shape;
 }
 
+/* The shape, and its numbers: opaque, queue offset, offset to commit. NULL: it is no pull, or not sure, or the exception is set. */
+PyObject *read_shape(long form, Text header, int64_t *numbers) {
+    if (form) {
+        Hole holes[] = {NAME("\0\x0bqueueOffset\0\0\0"), NAME("\0\x0c" "commitOffset\0\0\0")};
+        if (header.size < 21 || get16(header.at) != 11 || get32(header.at + 13) || get32(header.at + 17) != header.size - 21) return NULL;
+        Text rest = {header.at + 21, header.size - 21};
+        if (!find_number(rest, 1, holes) || !find_number(rest, 1, holes + 1)) return NULL;
+        byte fixed[13];
+        add(add(fixed, header.at, 5), header.at + 9, 8);
+        numbers[0] = (int32_t)get32(header.at + 5), numbers[1] = holes[0].number, numbers[2] = holes[1].number;
+        return without((Text){fixed, sizeof(fixed)}, rest, holes, 2);
+    }
+    Hole holes[] = {NAME("\"opaque\":"), NAME("\"queueOffset\":\""), NAME("\"commitOffset\":\"")};
+    if (header.size < 11 || memcmp(header.at, "{\"code\":11,", 11)) return NULL;
+    for (int i = 0; i < NUMBERS; numbers[i] = holes[i].number, i++)
+        if (!find_number(header, 0, holes + i)) return NULL;
+    return numbers[0] > INT32_MAX ? NULL : without((Text){NULL, 0}, header, holes, NUMBERS);
+}
+
 /* pull_shape(form, header) -> (shape, opaque, queue offset, offset to commit) or None */
 PyObject *pull_shape(PyObject *Py_UNUSED(module), PyObject *args) {
     int form;
-    Text header, front = {NULL, 0}, rest;
-    PyObject *shape;
+    Text header;
+    int64_t numbers[NUMBERS];
     if (!PyArg_ParseTuple(args, "iy#:pull_shape", &form, TEXT(header))) return NULL;
-    rest = header;
-    if (form) {
-        Hole holes[] = {NAME("\0\x0bqueueOffset\0\0\0"), NAME("\0\x0c" "commitOffset\0\0\0")};
-        if (header.size < 21 || get16(header.at) != 11 || get32(header.at + 13) || get32(header.at + 17) != header.size - 21) Py_RETURN_NONE;
-        byte fixed[13];
-        add(add(fixed, header.at, 5), header.at + 9, 8);
-        front = (Text){fixed, sizeof(fixed)};
-        rest = (Text){header.at + 21, header.size - 21};
-        if (!find_number(rest, 1, holes) || !find_number(rest, 1, holes + 1) || !(shape = without(front, rest, holes, 2))) goto none;
-        return Py_BuildValue("(NiLL)", shape, (int32_t)get32(header.at + 5), holes[0].number, holes[1].number);
-    }
-    if (header.size < 11 || memcmp(header.at, "{\"code\":11,", 11)) Py_RETURN_NONE;
-    Hole holes[] = {NAME("\"opaque\":"), NAME("\"queueOffset\":\""), NAME("\"commitOffset\":\"")};
-    for (int i = 0; i < NUMBERS; i++)
-        if (!find_number(rest, 0, holes + i)) Py_RETURN_NONE;
-    if (holes[0].number > INT32_MAX || !(shape = without(front, rest, holes, NUMBERS))) goto none;
-    return Py_BuildValue("(NLLL)", shape, holes[0].number, holes[1].number, holes[2].number);
-none:
-    if (PyErr_Occurred()) return NULL;
-    Py_RETURN_NONE;
+    PyObject *shape = read_shape(form, header, numbers);
+    if (shape) return Py_BuildValue("(NLLL)", shape, (long long)numbers[0], (long long)numbers[1], (long long)numbers[2]);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }

@@ -11,7 +11,7 @@
 #error "big-endian machines run the Python functions: nobody has tested this there"
 #endif
 
-#define EDITION 15 /* also in __init__.py, which says when it rises */
+#define EDITION 16 /* also in __init__.py, which says when it rises */
 
 /* Of records and entries, as in wire/layout.py. */
 enum { ENTRY = 20, RECORD_MIN = 91, QUEUE_OFFSET_AT = 20, SYS_FLAG_AT = 36, BODY_AT = 88, HOSTS_V6 = 0x30, PROPERTIES_MAX = 32767 };
@@ -30,8 +30,7 @@ static inline int reserve(Buffer *out, Py_ssize_t more) {
     Py_ssize_t room = out->size + more < 128 ? 256 : 2 * (out->size + more) + 4096;
     byte *grown = PyMem_Realloc(out->at, room);
     if (!grown) { PyErr_NoMemory(); return -1; }
-    out->at = grown;
-    out->room = room;
+    out->at = grown, out->room = room;
     return 0;
 }
 
@@ -63,11 +62,9 @@ static inline int place_among(const Text *texts, int count, Text text) {
 
 /* The bytes of an object; of another type than bytes none, and the exception is set. */
 static inline Text bytes_text(PyObject *object) {
-    if (!PyBytes_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "expected bytes, got %.80s", Py_TYPE(object)->tp_name);
-        return (Text){NULL, 0};
-    }
-    return (Text){(const byte *)PyBytes_AS_STRING(object), PyBytes_GET_SIZE(object)};
+    if (PyBytes_Check(object)) return (Text){(const byte *)PyBytes_AS_STRING(object), PyBytes_GET_SIZE(object)};
+    PyErr_Format(PyExc_TypeError, "expected bytes, got %.80s", Py_TYPE(object)->tp_name);
+    return (Text){NULL, 0};
 }
 
 /* Appends a row that was just made and is the list's alone then. -1: there is none, or the exception is set. */
@@ -79,12 +76,36 @@ static inline int append(PyObject *list, PyObject *row) {
 
 static inline PyObject *buffer_bytes(const Buffer *buffer) { return PyBytes_FromStringAndSize((const char *)buffer->at, buffer->size); }
 
+/* An attribute, by a name that is made once and kept. */
+static inline PyObject *get(PyObject *object, PyObject **kept, const char *name) {
+    if (!*kept) *kept = PyUnicode_InternFromString(name);
+    return *kept ? PyObject_GetAttr(object, *kept) : NULL;
+}
+
+/* One that is a number; -1: perhaps the exception is set. */
+static inline int64_t get_number(PyObject *object, PyObject **kept, const char *name) {
+    PyObject *found = get(object, kept, name);
+    int64_t number = found ? PyLong_AsLongLong(found) : -1;
+    Py_XDECREF(found);
+    return number;
+}
+
+static inline int wrong_type(const char *why) { PyErr_SetString(PyExc_TypeError, why); return -1; }
+
+/* The parts of a frame. -1: it is none, and the exception is set. */
+static inline int frame_parts(PyObject *frame, long *form, Text *header, Text *body) {
+    if (!PyTuple_Check(frame) || PyTuple_GET_SIZE(frame) != 3) return wrong_type("a frame is (form, header, body)");
+    *form = PyLong_AsLong(PyTuple_GET_ITEM(frame, 0));
+    *header = bytes_text(PyTuple_GET_ITEM(frame, 1)), *body = bytes_text(PyTuple_GET_ITEM(frame, 2));
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 #define TEXT(text) &(text).at, &(text).size /* for y#: the bytes of an argument */
 
 /* All functions. What each does, and which Python function it stands for, is in _native.pyi. */
 #define FUNCTIONS(DO) \
     DO(cut_frames) DO(take_sends) DO(put_messages) DO(gather) DO(pull_shape) DO(join_messages) DO(cut_records) DO(fill_heads) \
-    DO(derive_run) DO(index_entries) DO(take_many_apart) DO(signed_sends) DO(matching) DO(pull_answer) DO(now_ms) \
-    DO(steady_ms)
+    DO(derive_run) DO(index_entries) DO(take_many_apart) DO(signed_sends) DO(matching) DO(answer_pulls) \
+    DO(now_ms) DO(steady_ms)
 #define DECLARE(name) PyObject *name(PyObject *, PyObject *args);
 FUNCTIONS(DECLARE)

@@ -17,5 +17,7 @@ int is_utf8(Text text);
 typedef struct { Text all, name, value; } Item; /* without a separator in it: `name` is all of it, and value.at NULL */
 int next_item(Text *left, Item *item);
 
+enum { NUMBERS = 3 /* opaque, queue offset, offset to commit: they differ from pull to pull */ };
+PyObject *read_shape(long form, Text header, int64_t *numbers); /* of a pull; NULL: perhaps the exception is set */
 uint32_t java_hash(uint32_t hash, Text text);
 uint32_t crc32_of(Text text);

@@ -23,6 +23,9 @@ TAILS_MS = 5
 """How long one tick writes queue entries into their files; the others wait for the next. A queue costs one write whatever it got,
 so entries wait in memory (20 bytes each) for one round over the queues that got some: 8,000 of them take a second."""
 
+SETTLE_AT = 1_024
+"""Keys that are worth a visit to the index; fewer wait for the entries."""
+
 SYNC_DERIVED_MS = 10_000
 """Queues and index are synced this often; after a crash at most so much of the log is read again."""
 
@@ -46,6 +49,8 @@ class Derived:
         checkpoint may be of queues that no table knows."""
 
     def tick(self, now_ms: int) -> None:
+        if self._index.waiting >= SETTLE_AT:
+            self.settle()
         if now_ms >= self.tails_due_ms:
             self._tails.write(self._store.clock.steady_ms() + TAILS_MS)
             self.settle()

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Protocol
 
 from roquet.errors import Unstorable
@@ -63,8 +64,8 @@ class Log(Protocol):
     def when_local(self, target: int, deadline_ms: int, wake: Wake) -> None:
         """For who knows that no other node will have it in time."""
 
-    def on_safe(self, risen: Callable[[], None]) -> None:
-        """From now on call this when `safe` has risen."""
+    def on_safe(self, risen: Callable[[], None] | None) -> None:
+        """From now on call this when `safe` has risen, or nobody any more."""
 
     def expire(self, now_ms: int) -> None:
         """Wake those whose deadline (steady) has passed."""
@@ -191,15 +192,11 @@ class CommitLog:
 
     # Marks
 
-    @property
-    def safe(self) -> int:
-        return self._safe.value
+    safe = property(attrgetter("_safe.value"))  # asked twice for each read with sends: a function of ours would cost more
+    durable = property(attrgetter("_durable.value"))
+    alone = False
 
-    @property
-    def durable(self) -> int:
-        return self._durable.value
-
-    def on_safe(self, risen: Callable[[], None]) -> None:
+    def on_safe(self, risen: Callable[[], None] | None) -> None:
         self._safe.on_rise = risen
 
     def expire(self, now_ms: int) -> None:
@@ -222,10 +219,6 @@ class CommitLog:
     @property
     def local(self) -> int:
         return self.flushed if self._sync_flush else self.written
-
-    @property
-    def alone(self) -> bool:
-        return False
 
     @property
     def appliable(self) -> int:

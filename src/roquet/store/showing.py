@@ -14,12 +14,15 @@ log = logging.getLogger("roquet.store")
 
 
 class Showing:
-    """State: `unsafe` is written but not yet safe to show."""
+    """State: `unsafe` is written but not yet safe to show. While there is some, the log tells when that changes."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self.unsafe: deque[Staged] = deque()
-        log.on_safe(self._safe_has_risen)
+
+    def show_when_safe(self, staged: Iterable[Staged]) -> None:
+        self.unsafe.extend(staged)
+        self._log.on_safe(self._safe_has_risen)
 
     def show(self, staged: Iterable[Staged]) -> None:
         woken: dict[ConsumeQueue, None] | None = None
@@ -36,10 +39,10 @@ class Showing:
                     log.exception("! looking at the new messages of %s/%d failed", queue.topic, queue.queue_id)
 
     def _safe_has_risen(self) -> None:
-        if not self.unsafe:
-            return
         safe, unsafe, shown = self._log.safe, self.unsafe, []
         while unsafe and unsafe[0][3] <= safe:
             shown.append(unsafe.popleft())
+        if not unsafe:
+            self._log.on_safe(None)
         if shown:
             self.show(shown)

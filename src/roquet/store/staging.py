@@ -266,9 +266,8 @@ class Staging:
     def put_run(self, records: bytes, queues: Sequence[tuple[ConsumeQueue, int, bytes]], keys: bytes) -> None:
         """Plain messages that the extension made for the present file of the log: (queue, its next, entries) of each queue, index.KEYS."""
         log, staged = self.log, self.staged
-        log.reserve(len(records))
         log.staged.append(records)
-        end = log.end
+        log.end = end = log.end + len(records)  # they fit: the extension knows how much room there is
         for queue, after, entries in queues:
             staged.append((queue, queue.next, after, end))
             queue.tail += entries

@@ -60,9 +60,6 @@ from roquet.store.wall import STEP_MS, WallWatch
 
 log = logging.getLogger("roquet.store")
 
-SETTLE_AT = 1_024
-"""Pending index keys that are hashed together."""
-
 SLOW_MS = 100
 
 
@@ -243,17 +240,16 @@ class Store:
         if took_ms >= SLOW_MS:
             self.on_slow_write(took_ms)
         self.timeline.last_ms = self.staging.now_ms
-        wait = self.tails.waiting.setdefault
+        waiting = self.tails.waiting
         for queue, _, _, _ in staged:
-            wait(queue, mark)
+            if queue not in waiting:
+                waiting[queue] = mark
         if self.log.safe >= self.log.written:
             self.showing.show(staged)
         else:
-            self.showing.unsafe.extend(staged)
-        if self.log.wants_flush:
-            self.flush.begin()
-        if self.index.waiting >= SETTLE_AT:
-            self.derived.settle()
+            self.showing.show_when_safe(staged)
+            if self.log.wants_flush:
+                self.flush.begin()
 
     # Time
 

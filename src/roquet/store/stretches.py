@@ -22,55 +22,56 @@ PIECE_MAX = STRETCH // 4
 """Bytes of the largest piece that is not half a stretch itself and still worth one: larger ones cross its end too often."""
 WORTH = STRETCH // 16
 """Bytes that were wanted of a stretch before it is read whole: whoever looks once at one place does not pay for what stands around it."""
-PAID = STRETCH // 2
-"""Bytes of a stretch that must have been used before another takes its place. Where more readers are at different places than stretches are
-kept, the next would come too late for each of them."""
+PAID = KEPT_MAX * STRETCH // 2
+"""Bytes that must have been seen in all of them since one was read before another takes its place: half a stretch for each. Where more
+readers are at different places than stretches are kept, the next would come too late for each of them."""
 AGE = 8
-"""A stretch that has not paid goes after so many times the bytes were refused."""
+"""One that has not paid goes after so many times the bytes were refused."""
 COUNTED_MAX = 256
 """Stretches of which it is known how much was wanted."""
 
 
-class Stretch:
-    __slots__ = ("bytes", "used")
-
-    def __init__(self, bytes: memoryview) -> None:
-        self.bytes = bytes
-        self.used = 0
-
-
 class LogStretches:
-    """State: the stretches by their numbers, the one that was read first at the front, all read after `_cuts` of the log's cuts; of others
-    how many bytes were wanted; and the memory of one that is gone."""
+    """State: the stretches by their numbers, the one that was read first at the front, all read after `_cuts` of the log's cuts; how many
+    bytes were `viewed` in them, and how many when each was read; of others how many bytes were wanted; and the memory of one that is
+    gone."""
 
-    __slots__ = ("_cuts", "_kept", "_log", "_other", "_spare", "_wanted")
+    __slots__ = ("_cuts", "_kept", "_log", "_other", "_read_at", "_spare", "_wanted", "viewed")
 
     def __init__(self, log: Log, other: Callable[[int, int], memoryview]) -> None:
         """`other` views what is not worth a stretch, or not in one."""
         self._log = log
         self._other = other
-        self._kept: dict[int, Stretch] = {}
+        self._kept: dict[int, memoryview] = {}
+        self._read_at: dict[int, int] = {}
         self._wanted: dict[int, int] = {}
         self._spare: bytearray | None = None
         self._cuts = 0
+        self.viewed = 0
+        """Whoever looks into `kept` adds to it."""
+
+    def kept(self) -> dict[int, memoryview]:
+        """Those that may be looked at now, until the next call of `view`."""
+        if self._cuts != self._log.cuts:
+            self._kept.clear()
+            self._read_at.clear()
+            self._wanted.clear()
+            self._cuts = self._log.cuts
+        return self._kept
 
     def view(self, offset: int, size: int) -> memoryview:
         """These bytes of one file of the log; the next call may overwrite them. Raises Cold and LookupError."""
-        if self._cuts != self._log.cuts:
-            self._kept.clear()
-            self._wanted.clear()
-            self._cuts = self._log.cuts
         number, at = divmod(offset, STRETCH)
         stop = at + size
-        kept = self._kept.get(number)
+        kept = self.kept().get(number)
         if kept is None and stop <= STRETCH + BEHIND and (size <= PIECE_MAX or size >= STRETCH // 2):
             kept = self._read_if_worth(number, size)
-        if kept is None or stop > len(kept.bytes):
+        if kept is None or stop > len(kept):
             return self._other(offset, size)
-        kept.used += size
-        return kept.bytes[at:stop]
+        self.viewed += size
+        return kept[at:stop]
 
-    def _read_if_worth(self, number: int, size: int) -> Stretch | None:
+    def _read_if_worth(self, number: int, size: int) -> memoryview | None:
         """So much more is wanted of this stretch."""
         wanted = self._wanted
         wanted[number] = total = wanted.get(number, 0) + size
@@ -80,13 +81,13 @@ class LogStretches:
             return None
         del wanted[number]  # should it not be there, or go, it is not tried again for each of the next
         if len(self._kept) >= KEPT_MAX:
-            first = next(iter(self._kept.values()))
-            if first.used < PAID:
-                first.used += total // AGE
+            first = next(iter(self._kept))
+            if self.viewed - self._read_at[first] < PAID:
+                self._read_at[first] -= KEPT_MAX * total // AGE
                 return None
         return self._read(number)
 
-    def _read(self, number: int) -> Stretch | None:
+    def _read(self, number: int) -> memoryview | None:
         """None: it is not all in memory and in one file, or some of it may still be taken back."""
         log, kept, start = self._log, self._kept, number * STRETCH
         base = log.segments.base_of(start)
@@ -103,8 +104,11 @@ class LogStretches:
             self._spare = room
             return None
         if len(kept) >= KEPT_MAX:
-            gone = kept.pop(next(iter(kept))).bytes.obj
+            first = next(iter(kept))
+            gone = kept.pop(first).obj
+            del self._read_at[first]
             assert isinstance(gone, bytearray)
             self._spare = gone
-        kept[number] = made = Stretch(read)
-        return made
+        kept[number] = read
+        self._read_at[number] = self.viewed
+        return read

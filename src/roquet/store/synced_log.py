@@ -49,7 +49,7 @@ class SyncedLog(CommitLog):
         self._marks.clear()
 
     @property
-    def alone(self) -> bool:
+    def alone(self) -> bool:  # type: ignore[override]
         return not self.slave_counts()
 
     def note_acked(self, offset: int) -> None:

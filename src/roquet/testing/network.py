@@ -294,6 +294,10 @@ class SimPeer:
         if not self.closed:
             self._wire.send(bytes(data), to_server=False)
 
+    def send_all(self, frames: list[bytes]) -> None:
+        for frame in frames:
+            self.send(frame)
+
     def close(self, reason: str) -> None:
         if not self.closed:
             self._wire.network.simulation.note(f"x {self.address} closed: {reason}")

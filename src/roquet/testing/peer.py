@@ -25,6 +25,10 @@ class FakePeer:
         self.sends += 1
         self.sent += [decode(frame) for frame in Framer().feed(bytes(data))]
 
+    def send_all(self, frames: list[bytes]) -> None:
+        for frame in frames:
+            self.send(frame)
+
     def close(self, reason: str) -> None:
         self.closed = True
         self.close_reason = reason

@@ -117,6 +117,9 @@ class WirePeer:
         if not self.closed:
             self._line.arrives(bytes(data))
 
+    def send_all(self, frames: list[bytes]) -> None:
+        self.send(b"".join(frames))
+
     def close(self, reason: str) -> None:
         if not self.closed:
             log.warning("x %s closed: %s", self.address, reason)
