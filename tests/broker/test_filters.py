@@ -373,6 +373,14 @@ class TestTheFile:
             dead.append(sum(one is not None and one.is_dead and one.dead_ms == left_ms for one in found))
         assert dead == [2, 4, 5]
 
+    def test_of_groups_that_left_just_before_a_stop_the_file_says_so(self, whole: Whole) -> None:
+        heartbeat(whole)
+        left_ms = whole.clock.ms
+        whole.broker.disconnected(whole.peer)
+        whole.broker.filters.save_now()
+        one = self.saved(whole)["T"]["groupFilterData"]["g"]
+        assert (one["dead"], one["deadTime"]) == (True, left_ms)
+
     def test_a_topic_that_is_no_longer_subscribed_to_is_dead_and_comes_alive_again(self, whole: Whole) -> None:
         heartbeat(whole, "a > 5", 1)
         heartbeat(whole, "*", 1, topic="other", kind="TAG")

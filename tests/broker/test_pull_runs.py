@@ -992,6 +992,43 @@ def test_whoever_renews_its_entries_leaves_those_of_others_in_peace(whole: Whole
     assert runs.take() == [4]
 
 
+def test_a_table_that_is_full_serves_those_who_are_in_it_and_is_begun_anew_after_many_others(
+    whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entries_ahead, "KEPT_MAX", 2)
+    make_usual(whole, a_pull(0), a_pull(1))
+    runs, kept = Runs(monkeypatch), whole.broker.puller.ahead._kept
+    before = set(kept)
+    for number in range(2 * entries_ahead.PATIENCE - 1):
+        assert bodies(answered(whole, a_pull(2, 3 + number))[0]) == of(2, 3 + number, 8 + number)
+        assert set(kept) == before or number == 0, "the first is looked at properly"
+        runs.take()
+        answered(whole, a_pull(0, 5), a_pull(1, 5))
+        assert runs.take() == [2]
+    for _ in range(3):
+        answered(whole, a_pull(2, 5))
+    assert len(kept) == 1
+
+
+def test_pulls_with_a_filter_are_not_tried_together_again_and_again(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_usual(whole, a_pull(0, subscription="a"), a_pull(1))
+    runs = Runs(monkeypatch)
+    answered(whole, *[a_pull(0, number, subscription="a") for number in range(6)])
+    assert runs.made == [0]
+    runs.take()
+    answered(whole, a_pull(0, 1, subscription="a"), a_pull(1, 2), a_pull(1, 3), a_pull(1, 4))
+    assert runs.take() == [2], "behind the first without a filter"
+
+
+def test_entries_that_another_allowed_who_would_not_any_more_are_forgotten(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_usual(whole, a_pull(0), a_pull(1))
+    runs = Runs(monkeypatch)
+    whole.broker.groups.put(GroupConfig("g"))
+    answered(whole, *[a_pull(number % 2, 5) for number in range(20)])
+    assert runs.made[0] == 20
+    assert sum(runs.made[1:]) <= 20, "not made again for each of them"
+
+
 SPOILED = {
     "empty": (bytes(20), 5), "large": (b"\x01" * 20, 5), "elsewhere": (ENTRY.pack(150, 200, 0), 5),
     "before the log": (ENTRY.pack(-1, 200, 0), 5),

@@ -15,16 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roquet.speedups import native
+from roquet.store import derived
 from roquet.store import index as index_module
 from roquet.store import index as key_index
 from roquet.store.disk import Cold, DiskFile, RealDisk, RealFile
 from roquet.store.fanout import index_keys, is_indexed
 from roquet.store.index import KEY, KeyIndex, TopicHashes, key_hash, key_hashes, next_name
+from roquet.store.store import Store
 from roquet.testing.clock import ManualClock
 from roquet.testing.disk import SimDisk
 from roquet.wire.columns import java_hashes
 from roquet.wire.hashing import java_hash
 from roquet.wire.layout import INDEX_ENTRY, INDEX_HEADER
+
+from .conftest import StoreKit, put
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 ALWAYS = 1 << 62
@@ -724,3 +728,46 @@ def test_slots_are_as_before_when_their_entries_could_not_be_written() -> None:
         index.settle()
     assert bytes(slots) == before
     assert [index.query("topic", f"k{n}", 10, 0, ALWAYS)[0] for n in range(12)] == [[100 * n] for n in range(12)]
+
+
+def pending_keys(store: Store, count: int) -> None:
+    """As the extension leaves them."""
+    store.index.add_run(KEY.pack(7, 0, store.clock.now_ms()) * count)
+
+
+def test_keys_go_into_the_index_with_a_tick_when_they_are_many_and_at_once_when_they_are_very_many(kit: StoreKit) -> None:
+    store = kit.open(max_index_num=100_000)
+    for most, ticks in ((derived.SETTLE_AT - 10, False), (derived.SETTLE_AT, True), (derived.SETTLE_MOST, True)):
+        pending_keys(store, most)
+        put(store)
+        store.commit()
+        assert store.index.waiting >= most, "they wait for a tick"
+        store.derived.tails_due_ms = store.derived.sync_due_ms = 1 << 60
+        store.tick(kit.clock.steady_ms())
+        assert bool(store.index.waiting) != ticks
+        store.derived.settle()
+    pending_keys(store, derived.SETTLE_MOST + 1)
+    put(store)
+    store.commit()
+    assert not store.index.waiting
+
+
+def test_an_index_that_cannot_be_written_is_tried_again_a_second_later(kit: StoreKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = kit.open()
+    tried: list[int] = []
+
+    def full(*args: object) -> None:
+        tried.append(kit.clock.ms)
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(store.index, "settle", full)
+    store.derived.tails_due_ms = store.derived.sync_due_ms = 1 << 60
+    began = kit.clock.ms
+    pending_keys(store, 2 * derived.SETTLE_MOST)
+    for _ in range(40):
+        put(store)
+        store.begin(kit.clock.now_ms())
+        store.commit()
+        store.tick(kit.clock.steady_ms())
+        kit.clock.forward(50)
+    assert [at - began for at in tried] == [0, 1_000]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -102,12 +103,13 @@ class Copies(Servers):
             leader = (await self._tell(group.peers[member], question, MetadataAnswer)).leader_id
             if leader and leader != member:
                 raise ClientError(f"{member} was elected, and then {leader}, which leads the group {group.group} now; try again")
-            masters = [broker.address for broker in await self.brokers() if broker.name == broker_name and broker.is_master]
-            if leader and masters and (await self.broker_config(masters[0])).get("dLegerSelfId") == member:
-                return
+            with contextlib.suppress(ClientError):  # one that is listed may be gone
+                masters = [broker.address for broker in await self.brokers() if broker.name == broker_name and broker.is_master]
+                if leader and masters and (await self.broker_config(masters[0])).get("dLegerSelfId") == member:
+                    return
             if asyncio.get_running_loop().time() > deadline:
                 raise ClientError(f"{member} was elected, and is not the master of {broker_name} after {SERVES_S:g} s; see its log")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
 
     async def _tell(self, address: str, request: Request, kind: type[A]) -> A:
         from roquet.raft.frames import answer_from, command_of

@@ -12,6 +12,9 @@ AHEAD = 1_024
 FEW, KEPT_MAX = 256, 1_024
 """Kinds of pulls for which so much, and for which a quarter of it is kept: 9 MiB in all."""
 
+PATIENCE = 8
+"""Times as many are turned away as are kept before all is forgotten: a table that is cleared for each newcomer serves nobody."""
+
 Place = tuple[str, int]
 """Topic and queue id."""
 
@@ -23,17 +26,19 @@ in the binary form)."""
 
 class EntriesAhead:
     """State: what is kept by the shape of the pull, read after `_cuts` of the log's cuts. The entries are visible ones, which change only
-    with such a cut, or when one that is damaged is mended: whoever meets something odd forgets them and looks at the queue itself."""
+    with such a cut, or when one that is damaged is mended: whoever meets something odd forgets them and looks at the queue itself. When it
+    is full, others read for themselves; after so many of them all is forgotten, and with it those that come no more."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._cuts = 0
         self._kept: dict[bytes, Ready] = {}
+        self._turned_away = 0
 
     def kept(self) -> dict[bytes, Ready]:
         """Those that may be used now."""
         if self._cuts != self._log.cuts:
-            self._kept.clear()
+            self.clear()
             self._cuts = self._log.cuts
         return self._kept
 
@@ -49,7 +54,7 @@ class EntriesAhead:
                     self._keep(known, queue, start, raw)
                 return raw[at : at + count * ENTRY_SIZE]
         more = min(AHEAD if len(self._kept) < FEW else AHEAD // 4, queue.visible - offset)
-        if more <= count:
+        if more <= count or not self._has_room(known):
             return queue.read(offset, count)
         try:
             raw = queue.read(offset, more)
@@ -58,9 +63,15 @@ class EntriesAhead:
         self._keep(known, queue, offset, raw)
         return raw[: count * ENTRY_SIZE]
 
+    def _has_room(self, known: KnownPull) -> bool:
+        if len(self._kept) < KEPT_MAX or known.shape in self._kept:
+            return True
+        self._turned_away += 1
+        if self._turned_away >= PATIENCE * KEPT_MAX:
+            self.clear()
+        return False
+
     def _keep(self, known: KnownPull, queue: ConsumeQueue, start: int, raw: bytes) -> None:
-        if len(self._kept) >= KEPT_MAX and known.shape not in self._kept:
-            self._kept.clear()
         self._kept[known.shape] = (
             known.usual, known.place, queue, start, raw, known.count_max, known.size_max, known.commits, known.binary,
         )  # fmt: skip
@@ -70,3 +81,4 @@ class EntriesAhead:
 
     def clear(self) -> None:
         self._kept.clear()
+        self._turned_away = 0

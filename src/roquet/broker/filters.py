@@ -247,6 +247,11 @@ class Filters(SavedPart):
             self._clean(self.clock.now_ms())
         super().tick(now_ms)
 
+    def save_now(self) -> None:
+        for group in list(self._left):
+            self._mark_left(group)
+        super().save_now()
+
     def _clean(self, now_ms: int) -> None:
         oldest_ms = now_ms - self.settings.filter_data_clean_time_span
         gone = [one for table in self._by_topic.values() for one in table.values() if one.is_dead and one.dead_ms <= oldest_ms]

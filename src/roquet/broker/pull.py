@@ -202,16 +202,23 @@ class Puller(Part):
         Returns how many, and whether the next may be a pull, too, which must be looked at properly: nothing has happened."""
         steady_ms, terms = self.clock.steady_ms, self._terms()
         at, then_ms = 0, steady_ms()
+        granted: Grant | None = None
+        usual = True  # the next may be one for a run
         try:
             while at < len(frames):
-                taken = self._answer_run(peer, frames, at, terms)
+                taken = self._answer_run(peer, frames, at, terms) if usual else 0
                 if not taken:
                     asked = self.requests.find(frames[at])
                     if asked is None:
                         return at, False
-                    if not self._answer_one(peer, asked, terms):
+                    grant, usual = asked[0].grant, asked[0].usual is not None
+                    if (
+                        grant is None
+                        or not (grant is granted or self._is_granted(grant))
+                        or not self._answer_one(peer, asked, grant, terms)
+                    ):
                         break
-                    taken = 1
+                    granted, taken = grant, 1
                 at += taken
                 if peer.closed:
                     return len(frames), False
@@ -236,7 +243,10 @@ class Puller(Part):
         answers, told, grant, count, size, viewed = answer_run(
             frames, at, self.ahead.kept(), self.store.queues, terms, stretches.kept(), STRETCH, stretches.view, SPAN_MAX, RUN_BYTES,
         )  # fmt: skip
-        if not answers or grant is None or not self._is_granted(grant):
+        if not answers or grant is None:
+            return 0
+        if not self._is_granted(grant):
+            self.ahead.clear()  # it is in other entries, too
             return 0
         if told and not is_slave(self.settings):
             try:
@@ -248,11 +258,10 @@ class Puller(Part):
         peer.send_all(answers)
         return len(answers)
 
-    def _answer_one(self, peer: Peer, asked: Asked, terms: Terms) -> bool:
+    def _answer_one(self, peer: Peer, asked: Asked, grant: Grant, terms: Terms) -> bool:
         """False: look properly, nothing has happened."""
-        grant = asked[0].grant
-        answer = None if grant is None or not self._is_granted(grant) else self._quick_answer(asked, grant, terms)
-        if grant is None or answer is None:
+        answer = self._quick_answer(asked, grant, terms)
+        if answer is None:
             return False
         self.stats.got_as(grant.key, answer[1], answer[3])
         peer.send(answer[0])

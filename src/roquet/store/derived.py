@@ -26,6 +26,12 @@ so entries wait in memory (20 bytes each) for one round over the queues that got
 SETTLE_AT = 1_024
 """Keys that are worth a visit to the index; fewer wait for the entries."""
 
+SETTLE_MOST = 16 * SETTLE_AT
+"""Keys that do not wait for a tick: a millisecond's work at most."""
+
+TROUBLED_MS = 1_000
+"""Where keys could not be written it is tried again so much later."""
+
 SYNC_DERIVED_MS = 10_000
 """Queues and index are synced this often; after a crash at most so much of the log is read again."""
 
@@ -38,7 +44,7 @@ class Derived:
         self._log, self._queues, self._tails, self._index = store.log, store.all_queues, store.tails, store.index
         self._checkpoint, self._manifest, self._trouble = store.checkpoint, store.manifest, store.trouble
         self.checkpointed = -1
-        self.tails_due_ms = self.sync_due_ms = 0
+        self.tails_due_ms = self.sync_due_ms = self._settle_due_ms = 0
         self.syncing = False
         self.cuts = 0
         """How often the log was cut back."""
@@ -49,7 +55,7 @@ class Derived:
         checkpoint may be of queues that no table knows."""
 
     def tick(self, now_ms: int) -> None:
-        if self._index.waiting >= SETTLE_AT:
+        if now_ms >= self._settle_due_ms and self._index.waiting >= SETTLE_AT:
             self.settle()
         if now_ms >= self.tails_due_ms:
             self._tails.write(self._store.clock.steady_ms() + TAILS_MS)
@@ -70,9 +76,15 @@ class Derived:
             self._index.settle()
         except OSError as error:
             # The log has the keys; the index is a convenience that catches up when there is room again.
+            self._settle_due_ms = self._store.clock.steady_ms() + TROUBLED_MS
             log.warning("the index could not be written: %s", error)
         finally:
             self._index.take_back(staged)
+
+    def settle_many(self) -> None:
+        """So many keys came since the last tick that the next one would take long."""
+        if self._store.steady_ms >= self._settle_due_ms:
+            self.settle()
 
     def cut_back(self, to: int) -> None:
         """The log is about to end here. A sync that began before must vouch for nothing any more: what it is about comes anew."""

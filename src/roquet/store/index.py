@@ -189,7 +189,7 @@ class KeyIndex:
     """All index files of one store. One owner, one thread; only what `begin_sync` returns and Cold.fetch run elsewhere.
 
     `pending` may be appended to directly, in the order of the log; it stays the same list for ever. `_hashed` holds keys that
-    came in columns or could not be written, and all of them stand before those in `pending`. `_runs` is KEYS, between the two.
+    came in columns or could not be written, and all of them stand before those in `pending`. `runs` is KEYS, between the two.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class KeyIndex:
         # State of the owner's thread.
         self.pending: list[Pending] = []
         self._hashed: list[Hashed] = []
-        self._runs = bytearray()
+        self.runs = bytearray()
         self.covered = 0
         """Records from this physical offset on must be dispatched again after `open`; keys below it are ignored. The start of
         a record, unless the index is intact: then one more than the offset of the last record in it. Does not move as keys
@@ -250,19 +250,19 @@ class KeyIndex:
         """The same for KEYS, of any topics."""
         if self.pending:
             self._hash_pending()
-        self._runs += keys
+        self.runs += keys
 
     @property
     def waiting(self) -> int:
         """Keys that are not in a file yet."""
-        count = len(self.pending) + len(self._runs) // KEY.size
+        count = len(self.pending) + len(self.runs) // KEY.size
         for hashes, _, _ in self._hashed:
             count += len(hashes)
         return count
 
     def forget_from(self, physical_offset: int) -> tuple[list[Hashed], list[Pending]]:
         """Keys from this log offset on that are not in a file yet: what they lead to was not written. Returns them for `take_back`."""
-        if self._runs and not self.pending and KEY.unpack_from(self._runs, len(self._runs) - KEY.size)[1] < physical_offset:
+        if self.runs and not self.pending and KEY.unpack_from(self.runs, len(self.runs) - KEY.size)[1] < physical_offset:
             return [], []
         self._open_runs()
         pending, hashed = self.pending, self._hashed
@@ -306,8 +306,8 @@ class KeyIndex:
 
     def _take_keys(self) -> bytes:
         """All that is pending, as KEYS."""
-        if self._runs and not self.pending and not self._hashed and KEY.unpack_from(self._runs)[1] >= self.covered:
-            keys, self._runs = bytes(self._runs), bytearray()
+        if self.runs and not self.pending and not self._hashed and KEY.unpack_from(self.runs)[1] >= self.covered:
+            keys, self.runs = bytes(self.runs), bytearray()
             return keys
         self._hash_pending()
         if not self._hashed:
@@ -330,9 +330,9 @@ class KeyIndex:
 
     def _open_runs(self) -> None:
         """Their keys become columns."""
-        if self._runs:
-            hashes, offsets, times = columns_of(bytes(self._runs))
-            self._runs.clear()
+        if self.runs:
+            hashes, offsets, times = columns_of(bytes(self.runs))
+            self.runs.clear()
             kept = offsets >= self.covered
             if kept.any():
                 self._hashed.append((hashes[kept], offsets[kept], times[kept]))

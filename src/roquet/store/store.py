@@ -33,10 +33,10 @@ from roquet.store import first_look, opening
 from roquet.store.applier import FOLLOWS, Applier
 from roquet.store.checkpoint import Checkpoint
 from roquet.store.deletions import DELETED, Deletions
-from roquet.store.derived import Derived
+from roquet.store.derived import SETTLE_MOST, Derived
 from roquet.store.directory_locks import lock_directories
 from roquet.store.disk import Disk
-from roquet.store.index import KeyIndex
+from roquet.store.index import KEY, KeyIndex
 from roquet.store.ledger_part import LedgerPart, LedgerPlace
 from roquet.store.log import CommitLog, Log
 from roquet.store.log_flush import LogFlush
@@ -250,6 +250,8 @@ class Store:
             self.showing.show_when_safe(staged)
             if self.log.wants_flush:
                 self.flush.begin()
+        if len(self.index.runs) > SETTLE_MOST * KEY.size:
+            self.derived.settle_many()
 
     # Time
 
