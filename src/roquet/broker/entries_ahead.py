@@ -54,7 +54,7 @@ class EntriesAhead:
                     self._keep(known, queue, start, raw)
                 return raw[at : at + count * ENTRY_SIZE]
         more = min(AHEAD if len(self._kept) < FEW else AHEAD // 4, queue.visible - offset)
-        if more <= count or not self._has_room(known):
+        if more < 2 * count or not self._has_room(known):  # else it is for this one alone
             return queue.read(offset, count)
         try:
             raw = queue.read(offset, more)
