@@ -750,6 +750,11 @@ def test_keys_go_into_the_index_with_a_tick_when_they_are_many_and_at_once_when_
     put(store)
     store.commit()
     assert not store.index.waiting
+    for number in range(derived.SETTLE_MOST + 1):
+        store.index.add("T", f"key {number}", 1, store.clock.now_ms())
+    put(store)
+    store.commit()
+    assert not store.index.waiting, "those that Python made, too"
 
 
 def test_an_index_that_cannot_be_written_is_tried_again_a_second_later(kit: StoreKit, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ SETTLE_AT = 1_024
 """Keys that are worth a visit to the index; fewer wait for the entries."""
 
 SETTLE_MOST = 16 * SETTLE_AT
-"""Keys that do not wait for a tick: a millisecond's work at most."""
+"""Keys that do not wait for a tick: a millisecond's work of the extension, some of Python."""
 
 TROUBLED_MS = 1_000
 """Where keys could not be written it is tried again so much later."""

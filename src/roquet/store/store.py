@@ -250,7 +250,7 @@ class Store:
             self.showing.show_when_safe(staged)
             if self.log.wants_flush:
                 self.flush.begin()
-        if len(self.index.runs) > SETTLE_MOST * KEY.size:
+        if len(self.index.runs) > SETTLE_MOST * KEY.size or len(self.index.pending) > SETTLE_MOST:
             self.derived.settle_many()
 
     # Time
