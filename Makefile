@@ -79,7 +79,7 @@ sanitize: $(STAMP) ## the extension built with the address and undefined-behavio
 	@ROQUET_SANITIZE=1 $(BIN)/python setup.py --quiet build --build-base build/sanitized --build-lib build/sanitized/lib
 	@ls build/sanitized/lib/roquet/speedups/_native*.so > /dev/null || { echo "make: the extension could not be built"; exit 1; }
 	$(SANITIZED) -m tests.broker.fuzzed_sends $(or $(ARGS),400 1 2 3 4)
-	$(SANITIZED) -m pytest -p no:cacheprovider tests/broker/test_gather.py tests/broker/test_pull_runs.py tests/broker/test_stored.py tests/broker/test_sql_columns.py tests/wire/test_cut_frames.py tests/wire/test_client_columns.py tests/wire/test_pull_shapes.py tests/store/test_apply_many.py tests/store/test_index.py
+	$(SANITIZED) -m pytest -p no:cacheprovider tests/broker/test_gather.py tests/broker/test_answer_pulls.py tests/broker/test_pull_runs.py tests/broker/test_stored.py tests/broker/test_sql_columns.py tests/wire/test_cut_frames.py tests/wire/test_client_columns.py tests/wire/test_pull_shapes.py tests/store/test_apply_many.py tests/store/test_index.py
 
 check: $(STAMP) ## ruff and mypy (strict)
 	$(BIN)/python -m ruff check .

@@ -10,10 +10,10 @@ from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 AHEAD = 1_024
 """Entries that are read at once: 32 answers of the usual size."""
 FEW, KEPT_MAX = 256, 1_024
-"""Kinds of pulls for which so much, and for which a quarter of it is kept: 9 MiB in all."""
+"""For the first 256 kinds of pulls that many entries are kept, for the others a quarter, and for no more than 1,024 kinds: 9 MiB in all."""
 
 PATIENCE = 8
-"""Times as many are turned away as are kept before all is forgotten: a table that is cleared for each newcomer serves nobody."""
+"""When so many times KEPT_MAX pulls found no room, the table is cleared. If it were cleared for each of them, it would serve nobody."""
 
 Place = tuple[str, int]
 """Topic and queue id."""
@@ -26,8 +26,9 @@ in the binary form)."""
 
 class EntriesAhead:
     """State: what is kept by the shape of the pull, read after `_cuts` of the log's cuts. The entries are visible ones, which change only
-    with such a cut, or when one that is damaged is mended: whoever meets something odd forgets them and looks at the queue itself. When it
-    is full, others read for themselves; after so many of them all is forgotten, and with it those that come no more."""
+    with such a cut, or when one that is damaged is mended: whoever meets something odd forgets them and looks at the queue itself. When
+    the table is full, pulls of other kinds read for themselves; after many of them it is cleared, and so gets rid of kinds that come no
+    more."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -54,7 +55,7 @@ class EntriesAhead:
                     self._keep(known, queue, start, raw)
                 return raw[at : at + count * ENTRY_SIZE]
         more = min(AHEAD if len(self._kept) < FEW else AHEAD // 4, queue.visible - offset)
-        if more < 2 * count or not self._has_room(known):  # else it is for this one alone
+        if more < 2 * count or not self._has_room(known):  # the next one would find little or nothing
             return queue.read(offset, count)
         try:
             raw = queue.read(offset, more)

@@ -1,4 +1,4 @@
-/* Queue entries and the log -> what a pull gets: broker/gather.py's gather and pull_answer, broker/pull_runs.py's answer_pulls, and
+/* Queue entries and the log -> what a pull gets: broker/gather.py's gather, broker/pull_runs.py's answer_pulls, and
    broker/sql_columns.py's matching.
    All see bytes that may be damaged. An entry or a record that is not exactly as it should be makes them return None, and then Python looks
    at one entry after another. Nothing is decided here that Python does not decide in the same way. */
