@@ -6,7 +6,7 @@ import contextlib
 import gc
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from roquet.broker import members as members_module
 from roquet.broker import stats as stats_module
 from roquet.broker.handler import LARGE, PORTION, Portions, elsewhere
 from roquet.broker.locks import PIECE, pieces
-from roquet.broker.members import REMOVED_MAX
+from roquet.broker.members import LOOK_COST, NOTIFIED_MAX, REMOVED_MAX
 from roquet.broker.pull import WAKES_MAX
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topic
@@ -264,13 +264,14 @@ def test_silent_clients_are_removed_some_a_tick_and_one_that_speaks_meanwhile_st
     assert [peer.closed for peer in peers] == [True] * (len(peers) - 1) + [False]
 
 
-def consumer_beat(n: int, topics: int = 1) -> Command:
+def consumer_beat(n: int, topics: int = 1, groups: Sequence[str] = ("g",)) -> Command:
     consumer = {
-        "groupName": "g", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING", "unitMode": False,
+        "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING", "unitMode": False,
         "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
         "subscriptionDataSet": [{"topic": f"topic-number-{k}", "subString": "*", "subVersion": 1} for k in range(topics)],
     }  # fmt: skip
-    body = {"clientID": f"c{n}", "consumerDataSet": [consumer], "producerDataSet": []}
+    consumers = [consumer | {"groupName": group} for group in groups]
+    body = {"clientID": f"c{n}", "consumerDataSet": consumers, "producerDataSet": []}
     return Command(RequestCode.HEART_BEAT, {}, orjson.dumps(body))
 
 
@@ -297,6 +298,28 @@ def test_a_group_hears_once_a_tick_of_its_silent_members_and_large_groups_bound_
     for _ in range(80):
         whole.tick(50)
     assert list(group.members) == peers[:10]
+
+
+def test_who_leaves_a_thousand_groups_is_gone_at_once_and_the_groups_hear_of_it_some_a_tick(whole: Whole) -> None:
+    one, other = FakePeer("127.0.0.1:1"), FakePeer("127.0.0.1:2")
+    names, left = [f"g{n}" for n in range(1_000)], []
+    whole.broker.members.on_left.append(left.append)
+    for first in range(0, 1_000, 100):
+        whole.broker.receive(one, frames_of(consumer_beat(1, groups=names[first : first + 100])))
+    whole.broker.receive(other, frames_of(consumer_beat(2, groups=names[:10])))
+    other.take()
+    whole.broker.disconnected(one)
+    assert [name for name in names if whole.broker.members.group(name) is not None] == names[:10]
+    assert len(other.take()) == 10
+    at_once = NOTIFIED_MAX // LOOK_COST
+    assert 0 < len(left) <= at_once
+    whole.broker.receive(one, frames_of(consumer_beat(1, groups=names[-1:])))  # back before anybody was told
+    for _ in range(1_000 // at_once + 1):
+        before = len(left)
+        whole.tick(50)
+        assert len(left) - before <= at_once
+    assert left == names[10:-1]
+    assert whole.broker.members.group(names[-1]) is not None
 
 
 def test_a_heartbeat_with_thousands_of_subscriptions_is_read_elsewhere(whole: Whole) -> None:

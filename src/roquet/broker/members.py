@@ -41,7 +41,9 @@ SCAN_MS = 10_000
 REMOVED_MAX = 20
 """Silent clients that one tick removes."""
 NOTIFIED_MAX = 2_000
-"""Members of their groups that are looked at, and told, before the other silent clients wait for the next tick."""
+"""Members of groups that lost some which are looked at, and told, between two ticks; the other groups wait for the next one."""
+LOOK_COST = 20
+"""What it costs to look at a group, in members."""
 CALL_TIMEOUT_MS = 10_000
 CALLS_MAX = 256
 """Calls to one client that may wait for its answer."""
@@ -118,6 +120,8 @@ class Members(Part):
         self._waiting: dict[str, dict[str, bool]] = {}  # address -> groups that wait to be made -> unit mode
         self._shared_ids: dict[str, set[str]] = {}  # group -> client ids that a notice is up for
         self._silent: OrderedDict[Peer, Member] = OrderedDict()  # to be removed
+        self._smaller: dict[str, ConsumerGroup] = {}  # groups that lost members, and were not looked at since
+        self._may_notify = NOTIFIED_MAX  # members, before the next tick
         self._scan_due_ms = self.clock.steady_ms() + SCAN_MS
         self.on_heard: list[Callable[[str, list[wire.SubscriptionData]], None]] = []
         """Told of every heartbeat of a consumer: its group, and what it subscribes to."""
@@ -288,13 +292,18 @@ class Members(Part):
         if header.producer_group:
             self._drop_producer(peer, header.producer_group)
         if header.consumer_group:
-            self._drop_consumer(peer, header.consumer_group)
+            self._take_out(peer, header.consumer_group)
+            self._look_at_smaller()
         return command.reply()
 
     def disconnected(self, peer: Peer) -> None:
         """The connection is gone, and with it all that it said."""
+        self._forget(peer)
+        self._look_at_smaller()
+
+    def _forget(self, peer: Peer) -> None:
         for name in list(self._consuming.get(peer, ())):
-            self._drop_consumer(peer, name)
+            self._take_out(peer, name)
         for name in list(self._producing.get(peer, ())):
             self._drop_producer(peer, name)
         self._forget_id(peer)
@@ -310,27 +319,30 @@ class Members(Part):
         if peer not in self._producing:
             self._forget_id(peer)
 
-    def _drop_consumer(self, peer: Peer, name: str) -> None:
-        group = self._take_out(peer, name)
-        if group is not None:
-            self._has_lost_some(group)
-
-    def _take_out(self, peer: Peer, name: str) -> ConsumerGroup | None:
-        """It is a member no more. Returns the group that must hear of it, None when it was none."""
+    def _take_out(self, peer: Peer, name: str) -> None:
+        """It is a member no more; `_look_at_smaller` follows."""
         forget(self._consuming, peer, name)
         group = self._consumers.get(name)
-        return None if group is None or group.members.pop(peer, None) is None else group
+        if group is not None and group.members.pop(peer, None) is not None:
+            if not group.members:
+                del self._consumers[name]
+            self._smaller[name] = group
 
-    def _has_lost_some(self, group: ConsumerGroup) -> None:
-        """Once, however many they are: it costs in proportion to those that are left."""
-        self._watch_shared_ids(group)
-        self._watch_differences(group)
-        if not group.members:
-            del self._consumers[group.name]
-            for listener in self.on_left:
-                listener(group.name)
-        else:
-            self._notify(group)
+    def _look_at_smaller(self) -> None:
+        """Groups that lost members: each once, however many these were, since it costs in proportion to those that are left. A client may
+        be in a thousand groups, and thousands may leave together: so some at a time."""
+        while self._smaller and self._may_notify > 0:
+            name = next(iter(self._smaller))
+            lost = self._smaller.pop(name)
+            group = self._consumers.get(name)
+            self._may_notify -= LOOK_COST + len(lost.members if group is None else group.members)
+            self._watch_shared_ids(group or lost)
+            self._watch_differences(group or lost)
+            if group is not None:
+                self._notify(group)
+            else:
+                for listener in self.on_left:
+                    listener(name)
 
     def _notify(self, group: ConsumerGroup) -> None:
         """40: everybody in the group shares out its queues anew."""
@@ -392,6 +404,7 @@ class Members(Part):
     def tick(self, now_ms: int) -> None:
         for calls in list(self._calls.values()):
             calls.expire(now_ms)
+        self._may_notify = NOTIFIED_MAX
         self._remove_silent(now_ms)
         most = NAMES_A_TURN
         for host in list(self._waiting):
@@ -408,25 +421,18 @@ class Members(Part):
         self._remove_silent(now_ms)
 
     def _remove_silent(self, now_ms: int) -> None:
-        """Each costs in proportion to its groups' members, who are told: some of them a tick, and each group once."""
-        touched: dict[str, ConsumerGroup] = {}
-        notified = 0
+        """Some of them a tick, and no more of them while their groups have not been looked at."""
+        self._look_at_smaller()
         for _ in range(min(REMOVED_MAX, len(self._silent))):
+            if len(self._smaller) * LOOK_COST + sum(len(group.members) for group in self._smaller.values()) >= self._may_notify:
+                break
             peer, member = self._silent.popitem(last=False)
             if self._last_heard_ms(peer) != member.heard_ms:
                 continue  # gone by itself, or heard of since
             log.info("client %s sent no heartbeat for %d s: removed", member, (now_ms - member.heard_ms) // 1000)
-            for name in list(self._consuming.get(peer, ())):
-                group = self._take_out(peer, name)
-                if group is not None and name not in touched:
-                    touched[name] = group
-                    notified += len(group.members)
-            self.disconnected(peer)
+            self._forget(peer)
             peer.close(f"no heartbeat for {self.settings.channel_expired_timeout_ms // 1000} s")
-            if notified >= NOTIFIED_MAX:
-                break
-        for group in touched.values():
-            self._has_lost_some(group)
+        self._look_at_smaller()
 
     def _last_heard_ms(self, peer: Peer) -> int | None:
         """None: it is in no group."""
