@@ -207,9 +207,9 @@ def test_a_mistake_in_the_second_run_of_a_read_is_answered_once_and_those_of_the
     assert [whole.broker.store.queue("T", number).next for number in range(70)] == [int(number != 64) for number in range(70)]
 
 
-FIXED = (b"", b"", b"", b"", b"12345", b"", b"", 0)
+FIXED = (b"", b"", b"", b"", b"12345", b"", b"")
 NOBODY = SimpleNamespace(host=bytes(8))
-NOTHING_SENT: tuple[Any, ...] = ([(NOBODY, [])], 0, {}, {}, FIXED, 0, 0, 0)
+NOTHING_SENT: tuple[Any, ...] = ([(NOBODY, [])], 0, {}, {}, FIXED, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,8 @@ NOTHING_SENT: tuple[Any, ...] = ([(NOBODY, [])], 0, {}, {}, FIXED, 0, 0, 0)
         {0: ()}, {0: [5]}, {0: [()]}, {0: [(NOBODY, [], 0)]}, {0: [(NOBODY, ())]}, {0: [(NOBODY, [5])]}, {0: [(NOBODY, [(0, b"")])]},
         {0: [(NOBODY, [(0, "text", b"")])]}, {0: [(NOBODY, [("JSON", b"", b"")])]}, {0: [(NOBODY, []), (NOBODY, 5)]},
         {0: [(SimpleNamespace(host="text"), [])]}, {0: [(SimpleNamespace(host=None), [])]}, {0: [(SimpleNamespace(), [])]},
-        {1: -1}, {1: "0"}, {2: []}, {3: []}, {4: ()}, {4: ("text", *FIXED[1:])}, {4: (*FIXED[:4], b"1234", *FIXED[5:])}, {5: "0"}, {6: 1.5},
-        {7: None},
+        {1: -1}, {1: "0"}, {2: []}, {3: []}, {4: ()}, {4: ("text", *FIXED[1:])}, {4: (*FIXED[:4], b"1234", *FIXED[5:])}, {4: FIXED[:6]},
+        {4: [*FIXED]}, {5: "0"}, {6: "0"}, {7: 1.5}, {8: None},
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_exceptions(wrong: dict[int, Any]) -> None:

@@ -202,9 +202,9 @@ class PlainSends:
         frame stands in its read, (sends, answers) of each read up to that one, whether it is only that these touch too many queues)."""
         if self.native is None:
             return at, [(0, b"")], 0
-        log, staging, fixed = self.store.log, self.store.staging, (*self._fixed, self.settings.max_message_size)
+        log, staging = self.store.log, self.store.staging
         at, again, records, told, queues, keys = self.native.take_sends(
-            reads, at, self._queues, self.diversions, fixed, log.end, log.room, staging.now_ms
+            reads, at, self._queues, self.diversions, self._fixed, self.settings.max_message_size, log.end, log.room, staging.now_ms
         )
         if records:
             staging.put_run(records, queues, keys)

@@ -24,9 +24,9 @@ def steady_ms() -> int:
 def cut_frames(data: bytes, limit: int, /) -> tuple[list[Frame], int, int]:
     """wire.frame.cut_frames."""
 
-Fixed = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, int]
+Fixed = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes]
 """(cluster property, store host, its hexadecimal digits, how a JSON answer ends before the opaque, how a binary one begins (code, language,
-version), how its fields end, what stands before every record, the largest body)."""
+version), how its fields end, what stands before every record)."""
 
 def take_sends(
     reads: list[Read],
@@ -34,6 +34,7 @@ def take_sends(
     queues: dict[str, dict[str, ConsumeQueue]],
     diversions: dict[str, Callable[[str, str], tuple[ConsumeQueue, str, int | None] | None]],
     fixed: Fixed,
+    body_max: int,
     log_end: int,
     room: int,
     now_ms: int,

@@ -3,10 +3,7 @@
 /* Behind the backslash: a quote, a slash or a character of ASCII by its number. Others are rare. */
 static int escaped(Json *json, byte *found) {
     const byte *at = json->at;
-    if (at < json->end && (*at == '"' || *at == '\\' || *at == '/')) {
-        *found = *json->at++;
-        return PLAIN;
-    }
+    if (at < json->end && (*at == '"' || *at == '\\' || *at == '/')) { *found = *json->at++; return PLAIN; }
     if (json->end - at < 5 || memcmp(at, "u00", 3) || at[3] < '0' || at[3] > '7') return LEAVE;
     int letter = at[4] | 0x20, low = at[4] >= '0' && at[4] <= '9' ? at[4] - '0' : letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
     if (low < 0) return LEAVE;

@@ -10,7 +10,7 @@
 
 enum { CODE_LONG = 10 /* fields have long names */, CODE_SEND = 310, CODE_BATCH = 320 /* it is field m that makes a batch */, ONEWAY = 2 };
 enum { KEPT_FLAGS = 0x703, PREPARED = 4 /* says what TRAN_MSG says, too */ };
-enum { MESSAGES_MAX = 65536 /* of one batch */, QUEUES_MAX = 64 /* of one run */ };
+enum { MESSAGES_MAX = 65536 /* of one batch */, QUEUES_MAX = 64 /* of one run */, FIXED = 7 /* texts that are the same for all */ };
 enum { ITEMS_MAX = 32 /* properties */, ASKED_MAX = 32 /* bytes of one that asks to go elsewhere first */, DIVERSION_ROOM = 2048 };
 enum { FRONT = 72 /* bytes of a record before its body, without its hosts */, INNER = 22 /* of a message in a batch, without its texts */ };
 
@@ -41,10 +41,8 @@ static int set_field(Fields *fields, int64_t code, Text name, Text value, int ba
         LITERAL("unitMode"), LITERAL("maxReconsumeTimes"), LITERAL("batch"),
     };
     int at = name.size == 1 && name.at[0] >= 'a' && name.at[0] <= 'm' ? name.at[0] - 'a' : -1;
-    if (code == CODE_LONG) {
-        if (at >= 0) return LEAVE;
-        at = place_among(LONG, FIELDS, name);
-    }
+    if (code == CODE_LONG) at = at < 0 ? place_among(LONG, FIELDS, name) : FIELDS;
+    if (at == FIELDS) return LEAVE;
     if (at < 0) return PLAIN;
     if (!value.at || fields->field[at].at) return LEAVE;
     fields->field[at] = value;
@@ -158,9 +156,11 @@ typedef struct { /* what Python says of sends to a topic that ask for this */
 } Diverted;
 
 typedef struct {
-    PyObject *doors, *diversions;
+    PyObject *doors, *diversions, *door; /* the last one, of the topic that `behind` is a queue of */
+    Queue *behind;
     Diverted diverted; /* the last one: most are alike */
-    Text added, store_host, host_id, json_back, binary_front, binary_back, lead, born_host;
+    union { Text fixed[FIXED]; struct { Text added, store_host, host_id, json_back, binary_front, binary_back, lead; }; };
+    Text born_host;
     Py_ssize_t body_max;
     int64_t end, room, now_ms;
     Buffer records, answers, keys, scratch;
@@ -192,16 +192,19 @@ static int find_queue(Run *run, const Send *send, Queue **found) {
         *found = &run->queues[run->last = at];
         if (same((*found)->name, send->queue) && same((*found)->topic, send->topic)) return PLAIN;
     }
-    PyObject *topic = PyUnicode_DecodeUTF8((const char *)send->topic.at, send->topic.size, NULL);
-    PyObject *name = topic ? PyUnicode_DecodeUTF8((const char *)send->queue.at, send->queue.size, NULL) : NULL;
-    PyObject *door = name ? PyDict_GetItemWithError(run->doors, topic) : NULL;
-    PyObject *queue = door ? PyObject_GetItem(door, name) : NULL; /* fills itself at first use */
-    Py_XDECREF(topic), Py_XDECREF(name);
+    if (!run->door || !same(run->behind->topic, send->topic)) {
+        PyObject *topic = PyUnicode_DecodeUTF8((const char *)send->topic.at, send->topic.size, NULL);
+        Py_XSETREF(run->door, Py_XNewRef(topic ? PyDict_GetItemWithError(run->doors, topic) : NULL));
+        Py_XDECREF(topic);
+    }
+    PyObject *name = run->door ? PyUnicode_DecodeUTF8((const char *)send->queue.at, send->queue.size, NULL) : NULL;
+    PyObject *queue = name ? PyObject_GetItem(run->door, name) : NULL; /* fills itself at first use */
+    int state = queue ? queue_of(run, queue, found) : LEAVE;
+    Py_XDECREF(name), Py_XDECREF(queue);
+    if (state == PLAIN) { run->behind = *found; return PLAIN; }
+    Py_CLEAR(run->door);
     if (PyErr_Occurred() && (PyErr_ExceptionMatches(PyExc_KeyError) || PyErr_ExceptionMatches(PyExc_ValueError))) PyErr_Clear();
-    if (!queue) return PyErr_Occurred() ? FAILED : LEAVE;
-    int state = queue_of(run, queue, found);
-    Py_DECREF(queue);
-    return state;
+    return PyErr_Occurred() ? FAILED : LEAVE;
 }
 
 static const Text UNUSUAL[] = { /* send_properties.UNUSUAL; the first four are not SPECIAL */
@@ -489,7 +492,7 @@ static PyObject *results(Run *run, Py_ssize_t at, PyObject *told) {
         Py_DECREF(one->queue), Py_DECREF(one->field), PyMem_Free(one->entries.at);
     }
     if (queues) result = Py_BuildValue("(niNONN)", at, run->full, buffer_bytes(&run->records), told, queues, buffer_bytes(&run->keys));
-    Py_XDECREF(told), Py_XDECREF(run->diverted.answer);
+    Py_XDECREF(told), Py_XDECREF(run->diverted.answer), Py_XDECREF(run->door);
     PyMem_Free(run->records.at), PyMem_Free(run->answers.at), PyMem_Free(run->keys.at), PyMem_Free(run->scratch.at);
     return result;
 }
@@ -517,13 +520,14 @@ static int take_read(Run *run, PyObject *read, Py_ssize_t *at, PyObject *told) {
 
 PyObject *take_sends(PyObject *Py_UNUSED(module), PyObject *args) {
     Run run;
-    PyObject *reads;
+    PyObject *reads, *fixed;
     Py_ssize_t at;
     memset(&run, 0, offsetof(Run, queues));
-    if (!PyArg_ParseTuple(args, "O!nO!O!(y#y#y#y#y#y#y#n)LLL:take_sends", &PyList_Type, &reads, &at, &PyDict_Type, &run.doors,
-            &PyDict_Type, &run.diversions, TEXT(run.added), TEXT(run.store_host), TEXT(run.host_id), TEXT(run.json_back),
-            TEXT(run.binary_front), TEXT(run.binary_back), TEXT(run.lead), &run.body_max, &run.end, &run.room, &run.now_ms)) return NULL;
-    if (run.binary_front.size != 5 || at < 0) return PyErr_Format(PyExc_ValueError, "five bytes begin an answer, %zd is no frame", at);
+    if (!PyArg_ParseTuple(args, "O!nO!O!O!nLLL:take_sends", &PyList_Type, &reads, &at, &PyDict_Type, &run.doors, &PyDict_Type,
+            &run.diversions, &PyTuple_Type, &fixed, &run.body_max, &run.end, &run.room, &run.now_ms)) return NULL;
+    for (int i = 0; i < FIXED && i < PyTuple_GET_SIZE(fixed); i++) run.fixed[i] = bytes_text(PyTuple_GET_ITEM(fixed, i));
+    if (PyErr_Occurred() || run.binary_front.size != 5 || !run.lead.at || at < 0)
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "of seven texts the fifth has five bytes, %zd is no frame", at);
     PyObject *told = PyList_New(0);
     int state = told ? PLAIN : FAILED;
     for (Py_ssize_t i = 0; state == PLAIN && i < PyList_GET_SIZE(reads); i++) {

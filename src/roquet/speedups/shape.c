@@ -2,8 +2,6 @@
 
 #include "text.h"
 
-#define DIGITS_MAX 18
-
 /* A number that differs from pull to pull: what stands before it, and where it stands. */
 typedef struct { Text name; const byte *from, *to; int64_t number; } Hole;
 #define NAME(literal) {{(const byte *)literal, sizeof(literal) - 1}, NULL, NULL, 0}
@@ -16,9 +14,8 @@ static int find_number(Text header, int binary, Hole *hole) {
     const byte *begin = at + hole->name.size + binary, *stop = begin; /* in the binary form its length stands before it */
     while (stop < end && *stop >= '0' && *stop <= '9') stop++;
     Py_ssize_t count = stop - begin;
-    if (count < 1 || count > DIGITS_MAX || (*begin == '0' && count > 1) || (binary && begin[-1] != count)) return 0;
-    hole->from = binary ? begin - 4 : begin;
-    hole->to = stop;
+    if (count < 1 || (*begin == '0' && count > 1) || (binary && begin[-1] != count)) return 0;
+    hole->from = binary ? begin - 4 : begin, hole->to = stop;
     return number_of((Text){begin, count}, &hole->number) == PLAIN;
 }
 
