@@ -7,6 +7,8 @@ import gc
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,31 @@ from roquet.client import (
 )
 from roquet.errors import ClientError, ConnectFailed, NotStarted, RoquetError
 from tests.client.tcp import FakeServer, fake_server, run, until
+
+
+@pytest.mark.parametrize("linger_ms", [None, 5])
+def test_a_producer_sends_in_its_own_loop_whichever_thread_that_runs_in_and_in_no_other(linger_ms: int | None) -> None:
+    async def start() -> Producer:
+        server = await stack.enter_async_context(fake_server())
+        server.cluster.create_topic("t", 2)
+        producer = await Producer("p", server.address, linger_ms=linger_ms).start()
+        stack.push_async_callback(producer.close)
+        return producer
+
+    def sent() -> SendReceipt:
+        return loop.run_until_complete(producer.send(Message("t", b"x")))
+
+    stack = AsyncExitStack()
+    with closing(asyncio.new_event_loop()) as loop:
+        producer = loop.run_until_complete(start())
+        assert sent().ok
+        with pytest.raises(NotStarted, match="in another event loop and is used in this one"):
+            asyncio.run(producer.send(Message("t", b"x")))
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            producer.send(Message("t", b"x")).send(None)
+        with ThreadPoolExecutor() as threads:
+            assert threads.submit(sent).result().ok
+        loop.run_until_complete(stack.aclose())
 
 
 def test_sending_in_every_way() -> None:

@@ -14,6 +14,7 @@ from roquet.client.core.plain_sends import Told
 from roquet.client.core.producer import ProducerCore
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.sending import Sending
+from roquet.client.core.timers import Timer
 from roquet.errors import InvalidMessage, NotStarted, RoquetError, SendFailed
 from roquet.message import Message, Property
 from roquet.wire.codes import ResponseCode
@@ -21,7 +22,7 @@ from roquet.wire.command import Command
 from roquet.wire.record import decode_properties
 from tests.client.fakes import FakeCluster, Results
 from tests.client.tcp import FakeServer, run, until
-from tests.client.test_gathering import BATCH, SEND, bodies, in_batches, prepared, receipts, refuse, send_all
+from tests.client.test_gathering import BATCH, LINGER_MS, SEND, bodies, in_batches, prepared, receipts, refuse, send_all
 
 
 class Future:
@@ -281,6 +282,46 @@ def test_plain_sends_go_on_when_the_route_was_forgotten_and_when_the_master_is_a
     producer.client.routes.topics.clear()
     cluster.advance(50)
     assert [future.receipt.ok for future in futures] == [True, True]
+
+
+def test_one_group_after_another_has_the_same_timer_and_each_lingers_as_long_as_it_may() -> None:
+    cluster, producer = known()
+    cluster.silent = set(cluster.masters.values())
+    gather(producer, 1)
+    cluster.advance(10)
+    first = gather(producer, 1, first=1)
+    cluster.advance(LINGER_MS - 20)
+    gather(producer, MANY - 1, first=2)  # with the first one they are many, and go
+    cluster.run()
+    assert in_batches(cluster) == [1, MANY]
+    cluster.advance(10)
+    second = gather(producer, 2, first=100)
+    assert len(lingering(producer)) == 1
+    cluster.silent = set()
+    cluster.advance(LINGER_MS - 10)
+    assert in_batches(cluster) == [1, MANY]
+    cluster.advance(20)
+    assert in_batches(cluster) == [1, MANY, 2]
+    assert [future.receipt.ok for future in second] == [True, True]
+    assert not first[0].told
+    assert not lingering(producer)
+
+
+def lingering(producer: ProducerCore) -> list[Timer]:
+    return [timer for timer in producer.client.timers.after(0) if timer.work == producer.plain["t"]._lingered]
+
+
+def test_nothing_rings_any_more_for_a_producer_that_closed() -> None:
+    cluster, producer = known()
+    cluster.silent = set(cluster.masters.values())
+    gather(producer, 1)
+    cluster.advance(10)
+    gather(producer, 1, first=1)
+    [timer] = lingering(producer)
+    producer.client.tasks.start(producer.close())
+    cluster.run()
+    assert timer.work is None
+    assert in_batches(cluster) == [1, 1]
 
 
 def test_a_producer_that_closed_takes_nothing_more_and_leaves_nothing_behind() -> None:

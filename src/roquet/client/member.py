@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from threading import get_ident
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 from weakref import WeakSet
@@ -138,6 +139,8 @@ class Member(Served, Generic[C]):
         self._pid = 0
         self._closed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        """The one that the loop ran in when it was started."""
         self._starting: asyncio.Future[None] | None = None
 
     def _hooks_of(self, middleware: Sequence[Middleware]) -> Hooks | None:
@@ -162,6 +165,7 @@ class Member(Served, Generic[C]):
         self._look_where()
         if self._core is None:
             loop = self._loop = asyncio.get_running_loop()
+            self._thread = get_ident()
             starting = self._starting = loop.create_future()
             self.place = place_of(self._options.name_servers)
             try:
@@ -197,6 +201,13 @@ class Member(Served, Generic[C]):
             self._closed.set()
         elif running_loop() is not self._loop:
             raise self._elsewhere()
+
+    def _here(self) -> asyncio.AbstractEventLoop:
+        """The loop that runs here. Raises NotStarted when it is another one than that it was started in."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            raise self._elsewhere()
+        return loop
 
     def _elsewhere(self) -> NotStarted:
         ended = self._loop is not None and self._loop.is_closed()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from threading import get_ident
 from typing import Unpack, cast
 
 from roquet.client.core.instance import ClientCore
@@ -61,13 +63,12 @@ class Producer(Member[ProducerCore]):
         Raises InvalidMessage, NoRoute, Rejected, or SendFailed with every attempt (SendTimedOut, also a TimeoutError,
         when it may be stored nevertheless).
         """
-        core = self._core
+        core, loop = self._core, self._loop
         if core is None:
             core = self._part()
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            raise self._elsewhere()
-        answer: asyncio.Future[SendReceipt] = asyncio.Future(loop=loop)
+        if loop is None or not loop.is_running() or get_ident() != self._thread:  # asyncio's own question costs a call of the system
+            loop = self._here()
+        answer: asyncio.Future[SendReceipt] = loop.create_future()
         if queue is None and selector is None and key is None and not timeout_ms and type(message) is Message:
             plain = core.plain.get(message.topic)
             if plain is not None and plain.add(message, answer):
@@ -76,15 +77,7 @@ class Producer(Member[ProducerCore]):
                 except asyncio.CancelledError:
                     plain.withdraw(answer)
                     raise
-
-        def done(result: SendReceipt | RoquetError) -> None:
-            if not answer.done():
-                if type(result) is SendReceipt:
-                    answer.set_result(result)
-                else:
-                    answer.set_exception(cast(RoquetError, result))
-
-        sending = core.send(message, done, queue=queue, selector=selector, key=key, timeout_ms=timeout_ms)
+        sending = core.send(message, partial(_tell, answer), queue=queue, selector=selector, key=key, timeout_ms=timeout_ms)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -164,3 +157,11 @@ class Producer(Member[ProducerCore]):
         core = self._part()
         route = await self._wait(core.fetch_route(core.namespace.wrap(topic)))
         return [core.namespace.unwrap_queue(queue) for queue in route.write_queues]
+
+
+def _tell(answer: asyncio.Future[SendReceipt], result: SendReceipt | RoquetError) -> None:
+    if not answer.done():
+        if type(result) is SendReceipt:
+            answer.set_result(result)
+        else:
+            answer.set_exception(cast(RoquetError, result))

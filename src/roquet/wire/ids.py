@@ -73,14 +73,14 @@ class UniqueIds:
 
     def many(self, now_ms: int, count: int) -> list[str]:
         """The next ones, as `next` would give them one after another."""
-        if not count:
-            return []
-        made = [self.next(now_ms)]
+        made: list[str] = []
         while len(made) < count:
             counter = self._counter
-            if counter == self._first:  # all of this millisecond are used up
-                made.append(self.next(now_ms))
-                continue
+            if now_ms > self._ms:
+                self._first = counter
+                self._turn_to(now_ms)
+            elif counter == self._first:
+                self._turn_to(self._ms + 1)
             # As far as neither the counter goes round nor the ids of this millisecond are used up.
             stop = min(counter + count - len(made), self._first if counter < self._first else 0x10000)
             made += number_ids(self._front, counter, stop)

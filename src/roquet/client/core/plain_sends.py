@@ -131,13 +131,14 @@ class PlainSends:
 
     def add(self, message: Message, waiter: Awaited) -> bool:
         """False: it is not plain, or has to wait until there is room. Raises InvalidMessage."""
-        in_flight = self._in_flight
-        if in_flight.room <= 0:
+        in_flight, body = self._in_flight, message.body
+        room = in_flight.room
+        if room <= 0 or type(body) is not bytes or message.flag:
             return False
-        body = message.body
-        if type(body) is not bytes or message.flag or not 0 < len(body) <= self._body_max:
+        length = len(body)
+        if not 0 < length <= self._body_max:
             return False
-        size = self._record_size + len(body)
+        size = self._record_size + length
         text = ""
         if message.properties:
             plain = plain_text(message.properties)
@@ -146,28 +147,23 @@ class PlainSends:
             text = plain
             size += len(text) if text.isascii() else len(text.encode())
         group = self._group
-        size += group.size
-        if size > self._size_max and group.waiters:
-            size -= group.size
+        if group.size + size > self._size_max and group.waiters:
             self.go()
-            group = self._group
-        in_flight.room -= 1
-        group.size = size
+            group, room = self._group, in_flight.room
+        in_flight.room = room - 1
         group.bodies.append(body)
         group.texts.append(text)
         waiters = group.waiters
         waiters.append(waiter)
+        group.size = size = group.size + size
         count = len(waiters)
         if count == 1:
             clock = self.producer.client.clock
             group.begun_ms, group.born_ms = clock.steady_ms(), clock.now_ms()
+            if size < self._size_max and not self._soon:
+                self._go_later()
         if count >= self._many or size >= self._size_max:
             self.go()
-        elif not self._soon and self._linger is None:
-            if self._under_way:
-                self._linger = self.producer.client.after(self._gathering.linger_ms, self.go)
-            else:
-                self._go_soon()
         return True
 
     def withdraw(self, waiter: Awaited) -> None:
@@ -187,6 +183,30 @@ class PlainSends:
 
     # -- when they go
 
+    def _go_later(self) -> None:
+        if not self._under_way:
+            self._go_soon()
+        elif self._linger is None:
+            self._linger = self.producer.client.after(self._gathering.linger_ms, self._lingered)
+
+    def _lingered(self) -> None:
+        """The timer of some that may have gone long since: while many go, one group after another has the same."""
+        self._linger = None
+        group = self._group
+        if group.waiters:
+            client = self.producer.client
+            left = group.begun_ms + self._gathering.linger_ms - client.clock.steady_ms()
+            if left > 0:
+                self._linger = client.after(left, self._lingered)
+            else:
+                self.go()
+
+    def close(self) -> None:
+        """They go now, and nothing rings any more."""
+        self.go()
+        if self._linger is not None:
+            self._linger.cancel()
+
     def _go_soon(self) -> None:
         self._soon = True
         self.producer.client.after(0, self._turn_over)
@@ -198,9 +218,6 @@ class PlainSends:
     def go(self) -> None:
         """They go now."""
         self._soon = False
-        if self._linger is not None:
-            self._linger.cancel()
-            self._linger = None
         group, self._group = self._group, Group()
         if not group.waiters:
             return

@@ -158,7 +158,7 @@ class ProducerCore:
     async def close(self) -> None:
         self.started = False
         for plain in self.plain.values():
-            plain.go()
+            plain.close()
         self.plain.clear()
         if self.gathering is not None:
             await self.gathering.close(self.client, self.settings.send_timeout_ms)

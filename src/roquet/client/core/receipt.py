@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
-from functools import partial
 from itertools import repeat
 from typing import NamedTuple, cast, overload
 
@@ -59,10 +58,10 @@ def per_message(receipt: SendReceipt, message_ids: Sequence[str]) -> list[SendRe
         repeat(status, count), message_ids, offset_ids(offset_id, count), repeat(queue, count), range(first, first + count),
         repeat(transaction_id, count), repeat(region, count), repeat(recall_handle, count), repeat(trace_on, count), strict=True,
     )  # fmt: skip
-    return list(map(_receipt, columns))
+    return list(map(_make, repeat(SendReceipt), columns))
 
 
-_receipt = cast(Callable[[Iterable[object]], SendReceipt], partial(tuple.__new__, SendReceipt))
+_make = cast(Callable[[type[SendReceipt], Iterable[object]], SendReceipt], tuple.__new__)
 """SendReceipt._make without its call of Python code: there is one for each message."""
 
 
