@@ -302,7 +302,8 @@ def test_a_group_hears_once_a_tick_of_its_silent_members_and_large_groups_bound_
 
 def test_who_leaves_a_thousand_groups_is_gone_at_once_and_the_groups_hear_of_it_some_a_tick(whole: Whole) -> None:
     one, other = FakePeer("127.0.0.1:1"), FakePeer("127.0.0.1:2")
-    names, left = [f"g{n}" for n in range(1_000)], []
+    names = [f"g{n}" for n in range(1_000)]
+    left: list[str] = []
     whole.broker.members.on_left.append(left.append)
     for first in range(0, 1_000, 100):
         whole.broker.receive(one, frames_of(consumer_beat(1, groups=names[first : first + 100])))
