@@ -15,6 +15,7 @@ header does. Whatever is odd is left to `read_header`.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from roquet.errors import Broken
 from roquet.wire.binary import FRONT, encode_fields, read_fields
@@ -67,7 +68,7 @@ class SendShapes:
             place, numbers = self._fronts[front], self._middles[middle]
             plain = self._backs[back]
         except KeyError:
-            place, numbers, plain = self._learn(front, middle, back)  # of the time in a middle there is a new one each millisecond
+            place, numbers, plain = self._learn(front, middle, back)
         if place is None or numbers is None or not plain:
             return None
         try:
@@ -76,18 +77,23 @@ class SendShapes:
             return None
 
     def _learn(self, front: bytes, middle: bytes, back: bytes) -> tuple[tuple[str, str] | None, tuple[int, int, int] | None, bool]:
-        for known in (self._fronts, self._middles, self._backs):
-            if len(known) >= KNOWN_MAX:
-                known.clear()
         if len(front) > PIECE_MAX or len(back) > PIECE_MAX or SIGNED in back:
             return None, None, False
-        if middle not in self._middles:
-            self._middles[middle] = numbers_of(middle)
+        if middle not in self._middles:  # there is a new one each millisecond
+            keep(self._middles, middle, numbers_of(middle))
+        if self._middles[middle] is None:
+            return None, None, False  # it was cut at the wrong places: the others are no pieces
         if front not in self._fronts:
-            self._fronts[front] = place_of(front)
+            keep(self._fronts, front, place_of(front))
         if back not in self._backs:
-            self._backs[back] = says_nothing(back)
+            keep(self._backs, back, says_nothing(back))
         return self._fronts[front], self._middles[middle], self._backs[back]
+
+
+def keep(known: dict[bytes, Any], piece: bytes, found: object) -> None:
+    if len(known) >= KNOWN_MAX:
+        known.clear()
+    known[piece] = found
 
 
 def place_of(front: bytes) -> tuple[str, str] | None:
