@@ -80,7 +80,7 @@ FRONTS_ALIKE: Final = {hosts: struct.Struct(f"{HEAD.format}{front.size - HEAD.si
 
 def alike(born_host: bytes, store_ms: int, store_host: bytes) -> bytes:
     """What records of one turn from one peer have in common, if they are neither consumed before nor prepared."""
-    return b"%b%b%b%b" % (born_host, store_ms.to_bytes(8, "big", signed=True), store_host, bytes(12))
+    return born_host + store_ms.to_bytes(8, "big", signed=True) + store_host + bytes(12)
 
 
 RECORD_FRONT: Final = struct.Struct(f">iI{QUEUE_OFFSET_AT - MAGIC_AT - 4}xq")
