@@ -143,7 +143,13 @@ class TestTheLogCannotRoll:
 class TestAMistakeInTheMiddleOfARead:
     def test_refuses_what_came_with_it_and_concerns_nobody_else(self, whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
         made(whole, "T")
-        store, put = whole.broker.store, whole.broker.store.put_derived
+        store, put, put_together = whole.broker.store, whole.broker.store.put_derived, whole.broker.store.put_sends
+
+        def poisoned_together(sends: Any, host: bytes) -> Any:
+            placed = put_together(sends, host)
+            if any(body == b"poison" for _, body, *_ in sends):
+                raise MemoryError("none left")
+            return placed
 
         def poisoned(queue: Any, body: bytes, *rest: Any) -> Any:
             placed = put(queue, body, *rest)
@@ -152,6 +158,7 @@ class TestAMistakeInTheMiddleOfARead:
             return placed
 
         monkeypatch.setattr(store, "put_derived", poisoned)
+        monkeypatch.setattr(store, "put_sends", poisoned_together)
         whole.broker.sender.plain.native = None  # which does not come by there
         alice, bob = FakePeer("127.0.0.1:1"), FakePeer("127.0.0.1:2")
         answers = frames(whole, alice, send(1, body=b"a"), send(2, body=b"poison"), send(3, body=b"c"))

@@ -63,6 +63,37 @@ def test_it_is_stored_and_answered_as_on_the_long_way(tmp_path: Path, monkeypatc
     assert all(answer.code == 0 for answer in results[0][0])
 
 
+@pytest.mark.parametrize("name", USUAL)
+def test_it_is_stored_and_answered_the_same_where_nothing_is_known_by_its_shape(tmp_path: Path, name: str) -> None:
+    results = []
+    for known in (True, False):
+        whole = made(tmp_path / str(known))
+        plain = whole.broker.sender.plain
+        plain.native = None
+        if not known:
+            plain.usual.read = lambda frames, at: ([], [], None)  # type: ignore[method-assign]
+        peer = FakePeer()
+        for _ in range(2):
+            whole.broker.receive(peer, Framer().feed(USUAL[name] * 12))  # numbers of two digits too
+        assert whole.broker.sender.general == 0
+        whole.close()
+        log = b"".join(path.read_bytes() for path in sorted((whole.root / "commitlog").iterdir()))
+        index = [path.read_bytes() for path in sorted((whole.root / "index").iterdir())]
+        results.append((peer.take(), log, index))
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("region", ["%d", "r" * 1_500])
+def test_an_answer_by_its_shape_says_whatever_the_settings_say(tmp_path: Path, region: str) -> None:
+    whole = made(tmp_path)
+    plain = whole.broker.sender.plain
+    plain.native, plain.settings.region_id = None, region
+    plain.write_host()
+    answers = read(whole, USUAL["Java 4.9, JSON, recorded"] + USUAL["Java 4.9, binary, recorded"])
+    assert [answer.fields["MSG_REGION"] for answer in answers] == [region, region]
+    whole.close()
+
+
 def test_all_of_them_in_one_read_are_answered_each_in_its_form_and_in_order(whole: Whole) -> None:
     answers = read(whole, b"".join(USUAL.values()))
     asked = [decode(frame) for data in USUAL.values() for frame in Framer().feed(data)]

@@ -1,4 +1,4 @@
-"""The three ways into the log make the same records, wherever the log wants them to stand."""
+"""The four ways into the log make the same records, wherever the log wants them to stand."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from roquet.testing.clock import ManualClock
 from roquet.testing.disk import SimDisk
 from roquet.wire.batch import join_batch
 from roquet.wire.columns import batch_columns
+from roquet.wire.layout import RECORD_FIXED
 from roquet.wire.record import Record
 
 HOST = bytes((10, 0, 0, 1)) + (10911).to_bytes(4, "big")
@@ -67,6 +68,16 @@ def some(place: Place) -> None:
     )  # fmt: skip
 
 
+def of_a_read(place: Place) -> None:
+    texts = [properties.decode() for _, _, properties in MESSAGES]
+    rows = [
+        (place.queue, body, properties, queue_tag("T", text, 0, []), index_keys(text), 0, flag, 5)
+        for (flag, body, properties), text in zip(MESSAGES, texts, strict=True)
+    ]
+    placed = place.staging.put_sends(rows, HOST)
+    assert [queue_offset for _, queue_offset in placed] == list(range(place.queue.next - len(MESSAGES), place.queue.next))
+
+
 def many(place: Place) -> None:
     columns = batch_columns(join_batch(MESSAGES))
     assert columns is not None
@@ -75,19 +86,21 @@ def many(place: Place) -> None:
 
 
 @pytest.mark.parametrize("lead", [b"", b"L" * 48], ids=["no lead", "a lead of 48 bytes"])
-def test_the_three_ways_make_the_same_records(lead: bytes) -> None:
-    contents = []
-    for way in (one_by_one, some, many):
+def test_the_four_ways_make_the_same_records(lead: bytes) -> None:
+    contents, pending = [], []
+    for way in (one_by_one, of_a_read, some, many):
         place = Place(lead)
         way(place)
+        pending.append(list(place.staging.index.pending))
         records = place.records()
         assert [(record.flag, record.body, record.properties) for record in records] == MESSAGES
         contents.append(place.log.read(0, place.log.written))
-    assert contents[0] == contents[1] == contents[2]
+    assert contents[0] == contents[1] == contents[2] == contents[3]
+    assert pending[0] == pending[1] == pending[2]  # as columns they are hashed already
     assert len(contents[0]) == sum(record.size + len(lead) for record in records)
 
 
-@pytest.mark.parametrize("way", [one_by_one, some, many])
+@pytest.mark.parametrize("way", [one_by_one, of_a_read, some, many])
 @pytest.mark.parametrize("lead", [b"", b"L" * 48], ids=["no lead", "a lead of 48 bytes"])
 def test_what_is_undone_leaves_nothing(way: Callable[[Place], None], lead: bytes) -> None:
     place = Place(lead)
@@ -106,5 +119,49 @@ def test_a_number_that_no_record_can_hold_leaves_no_hole() -> None:
     with pytest.raises(struct.error, match="requires"):
         place.staging.put(place.queue, b"", "", sys_flag=0, flag=1 << 40, born_ms=5, born_host=HOST)
     assert place.log.end == 0
+    one_by_one(place)
+    assert len(place.records()) == len(MESSAGES)
+
+
+LONG_HOST = bytes(range(16)) + (10911).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("born_host", [HOST, LONG_HOST])
+@pytest.mark.parametrize("store_host", [HOST, LONG_HOST])
+def test_sends_of_a_read_are_put_as_one_by_one_whatever_the_addresses_are(born_host: bytes, store_host: bytes) -> None:
+    together, alone = Place(b""), Place(b"")
+    together.staging.store_host = alone.staging.store_host = store_host
+    placed = together.staging.put_sends([(together.queue, b"body", b"a\x01b", 7, ("k", ""), 1, -2, 5)], born_host)
+    assert placed == [alone.staging.put_derived(alone.queue, b"body", b"a\x01b", 7, ("k", ""), 1, -2, 5, born_host)]
+    assert together.records() == alone.records()
+    assert together.queue.tail == alone.queue.tail
+    assert together.log.read(0, together.log.written) == alone.log.read(0, alone.log.written)
+    assert together.staging.index.pending == alone.staging.index.pending
+
+
+@pytest.mark.parametrize(
+    ("body", "properties"), [(b"x" * 65_400, b""), (b"", b"a\x01" + b"b" * 32_766), (b"", b"a\x01\0")], ids=["no room", "too long", "zero"]
+)
+def test_sends_of_a_read_are_put_up_to_the_first_that_needs_a_closer_look(body: bytes, properties: bytes) -> None:
+    place = Place(b"L" * 48)
+    rows = [(place.queue, one, text, 0, (), 0, 0, 5) for one, text in ((b"first", b""), (body, properties), (b"third", b""))]
+    assert place.staging.put_sends(rows, HOST) == [(48, 0)]
+    assert [record.body for record in place.records()] == [b"first"]
+
+
+def test_the_room_of_a_file_is_used_up_to_its_end_in_either_way() -> None:
+    for size in range(65_200, 65_500):
+        together, alone = Place(b""), Place(b"")
+        fits = bool(together.staging.put_sends([(together.queue, b"x" * size, b"", 0, (), 0, 0, 5)], HOST))
+        assert fits == alone.log.has_room(RECORD_FIXED + size + len(alone.queue.topic_field))
+
+
+def test_a_send_that_no_record_can_hold_leaves_those_before_it_to_be_undone() -> None:
+    place = Place(b"L" * 48)
+    rows = [(place.queue, b"", b"", 0, ("k",), 0, flag, 5) for flag in (1, 1 << 40)]
+    with pytest.raises(struct.error, match="requires"):
+        place.staging.put_sends(rows, HOST)
+    place.staging.undo(0)
+    assert (place.log.end, place.queue.next, place.staging.index.pending) == (0, 0, [])
     one_by_one(place)
     assert len(place.records()) == len(MESSAGES)

@@ -363,6 +363,8 @@ class Broker(Receiver):
 
     def _take_plain_reads(self, reads: list[Read]) -> tuple[int, int]:
         """Stage the plain sends that come first, of all these peers together: in which read the first other frame stands, and where."""
+        if self.sender.plain.native is None:
+            return 0, 0  # one read after another costs no more
         admission, frames = self.admission, reads[0][1]
         if self._jobs or admission.access is not None or not frames or frames[0][1].startswith(PULLS) or not admission.lets_plain_in():
             return 0, 0

@@ -11,10 +11,10 @@ as Node and C++ send them; further fields (access keys, the broker's name) whate
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -23,21 +23,21 @@ from roquet.broker.batches import BatchSend, Suffixes, are_many, columns_of, go_
 from roquet.broker.send_properties import (
     KEPT_FLAGS,
     SPECIAL_MARKS,
-    UNUSUAL,
-    WAITS,
     WAITS_NOT,
     added_properties,
     may_ask_for_more,
     region_fields,
 )
+from roquet.broker.send_texts import SendTexts
 from roquet.broker.topics import Topics
+from roquet.broker.usual_sends import NO_ANSWER, USED, Asked, UsualSends
 from roquet.errors import Broken, Refused, StoreUnavailable
 from roquet.message import Property
 from roquet.ports import Peer, Read
 from roquet.settings import BrokerSettings
 from roquet.speedups import native
 from roquet.store.batch import Longs
-from roquet.store.fanout import KEYS_MAX, PREPARED, UNIQUE_KEY_MARK, tag_hash
+from roquet.store.fanout import PREPARED
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Store
 from roquet.wire.arrays import np
@@ -49,7 +49,8 @@ from roquet.wire.frame import BINARY, JSON, Frame, cut_frames
 from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.names import RETRY_PREFIX
 
-TAGS, KEYS = Property.TAGS, Property.KEYS
+log = logging.getLogger("roquet.broker")
+
 LONG_NAMES = int(RequestCode.SEND_MESSAGE)
 CODES = frozenset((int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE), LONG_NAMES))
 LETTERS = {
@@ -57,13 +58,10 @@ LETTERS = {
     "bornTimestamp": "g", "flag": "h", "properties": "i", "reconsumeTimes": "j", "unitMode": "k", "maxReconsumeTimes": "l", "batch": "m",
     "bname": "n",
 }  # fmt: skip
-USED = itemgetter(*"abcdefghijm")
 NOT_SENT = {"i": "", "j": "0", "m": "false"}
 """What those mean that some clients leave out."""
 TOGETHER_MAX = 32
 """Batch requests whose messages are columns together. Were one of them odd, those behind it are read again: so not all that came."""
-NO_ANSWER = -1
-"""The form of the answer to a oneway request."""
 NOT_WITH_DIVERSIONS = frozenset((Property.REAL_TOPIC, Property.REAL_QUEUE_ID, Property.TRANSACTION_PREPARED_QUEUE_OFFSET))
 DIVERSION_ROOM = 2_048
 """Bytes of properties that are enough for all that the broker adds to a diverted message."""
@@ -91,6 +89,8 @@ def prefix(size: int) -> bytes:
 PREFIXES = [prefix(size) for size in range(1_500)]
 BINARY_FRONT = struct.Struct(">IIhbhiiii")
 """Of an answer: both sizes; code, language, version, opaque, flag; the sizes of the remark and of the fields."""
+OPAQUE_AT = 13
+"""In it."""
 
 
 def digits(text: str) -> int:
@@ -127,8 +127,8 @@ class PlainSends:
         self.added = "\x02".join([f"{name}\x01{value}" for name, value in added_properties(settings).items()])
         """The text of what the broker adds to each message's properties."""
         self.suffixes = Suffixes(self.added)
-        self._known: dict[str, int] = {}
-        """Property texts seen before that are more than kept: a tag -> its hash. They repeat with every message."""
+        self.texts = SendTexts(self.added)
+        self.usual = UsualSends(topics.plain_queues, self.texts, settings)
         self.compiled = 0
         """Sends that the extension took since the start."""
         self.write_host()
@@ -146,6 +146,11 @@ class PlainSends:
         self._binary_back = b"".join(
             [b"%b%b%b%b" % (len(name).to_bytes(2, "big"), name, len(value).to_bytes(4, "big"), value) for name, value in more if value]
         )
+        self._json_answer = b'{"code":0,"extFields":{"msgId":"%b%%016X","queueId":"%%d","queueOffset":"%%d%b%%d}' % (
+            self.host_id.encode(), self._json_back.replace(b"%", b"%%"),
+        )  # fmt: skip
+        self._binary_answers: dict[tuple[int, int], bytes] = {}
+        """By the queue's number and the digits of the message's there: see `_binary_answer`."""
         self._fixed = (
             self.added.encode(), self.store.staging.store_host, self.host_id.encode(), self._json_back,
             BINARY_FRONT.pack(0, 0, 0, 0, VERSION, 0, 0, 0, 0)[8:13], self._binary_back, self.store.log.lead,
@@ -168,13 +173,16 @@ class PlainSends:
                         self.in_runs += sends - 1
                     if not again:
                         break
+                head: Any = None
+                if native is None:
+                    at, head = self._take_usual(frames, at, host)
                 if at == stop:
                     break
                 form, header, body = frames[at]
-                head: Any = None
                 try:
                     if form == JSON:
-                        head = loads(header)
+                        if head is None:
+                            head = loads(header)
                         get = head.get
                         code, opaque, flag, fields = get("code"), get("opaque"), get("flag", 0), get("extFields")
                     else:
@@ -211,6 +219,24 @@ class PlainSends:
         for sends, _ in told:
             self.compiled += sends
         return at, told, again
+
+    def _take_usual(self, frames: list[Frame], at: int, host: bytes) -> tuple[int, Any]:
+        """Stage those that are as nearly all are. Returns where the first stands that is another, and its header if that was read."""
+        sends, asked, head = self.usual.read(frames, at)
+        if not sends:
+            return at, head
+        store = self.store
+        mark = store.log.end
+        try:
+            placed = store.put_sends(sends, host)
+        except Exception:  # a mistake of ours
+            log.exception("! %d sends, staged together, failed: they are looked at one by one", len(sends))
+            store.undo(mark)
+            return at, None
+        if placed:
+            self.answers.append((RUN, len(placed), 0, 0, self._answers_of(asked, placed)))
+            self.in_runs += len(placed) - 1
+        return at + len(placed), head if len(placed) == len(sends) else None
 
     def _stage(
         self, code: int, fields: dict[str, Any], opaque: Any, flag: Any, form: int, body: bytes, host: bytes, alone: bool = True
@@ -259,39 +285,13 @@ class PlainSends:
                 return self._batch_send(form, opaque, queue, text, body, sys_flag, born_ms)
             if not alone:
                 return False
-            tag, unique, known = 0, "", self._known
-            diverted: tuple[str, str, PlainDiversion] | None = None
-            keys: list[str] = []
-            kept: list[str] = []
-            if text[-1:] == "\x02":  # 5.x ends them with a separator
-                text = text[:-1]
-            for item in text.split("\x02") if text else ():
-                if item[:9] == UNIQUE_KEY_MARK and len(item) > 9:
-                    if unique:
-                        return False
-                    unique = item[9:]
-                    kept.append(item)
-                elif item in known:
-                    tag = known[item]
-                    kept.append(item)
-                elif item != WAITS:
-                    name, _, value = item.partition("\x01")
-                    if name in UNUSUAL or not value:
-                        if diverted is not None or name not in self.diversions or not value:
-                            return False
-                        diverted = name, value, self.diversions[name]
-                    if name == TAGS:
-                        tag = tag_hash(value)
-                        if len(known) < KNOWN_MAX:
-                            known[item] = tag
-                    elif name == KEYS:
-                        if keys:
-                            return False
-                        keys += [word for word in value.split(" ") if word][:KEYS_MAX] if " " in value else (value,)
-                    kept.append(item)
+            items = self.texts.take_apart(text, self.diversions)
+            if items is None:
+                return False
+            kept, tag, keys, diverted = items
             place, due = queue, tag
             if diverted is not None:
-                found = self._divert(topic, queue, text, *diverted)
+                found = self._divert(topic, queue, text.removesuffix("\x02"), *diverted)
                 if found is None:
                     return False
                 place, kept, due = found[0], found[1], tag if found[2] is None else found[2]
@@ -300,8 +300,6 @@ class PlainSends:
             properties = "\x02".join(kept).encode()
         except (KeyError, ValueError, AttributeError, TypeError, Broken):
             return False
-        if unique:
-            keys.insert(0, unique)
         try:
             offset, queue_offset = self.store.put_derived(
                 place, body, properties, due, keys, sys_flag, user_flag, born_ms, host, consumed
@@ -312,13 +310,13 @@ class PlainSends:
         return True
 
     def _divert(
-        self, topic: str, queue: ConsumeQueue, text: str, name: str, value: str, divert: PlainDiversion
+        self, topic: str, queue: ConsumeQueue, text: str, name: str, value: str
     ) -> tuple[ConsumeQueue, list[str], int | None] | None:
         """(where it goes first, its properties, see PlainDiversion), as `Draft.divert_to` would have it. None: look properly."""
         items = text.split("\x02")
         if len({item.partition("\x01")[0] for item in items} | NOT_WITH_DIVERSIONS) != len(items) + len(NOT_WITH_DIVERSIONS):
             return None  # one stands twice, or is the broker's own
-        found = None if topic.startswith(RETRY_PREFIX) else divert(topic, value)
+        found = None if topic.startswith(RETRY_PREFIX) else self.diversions[name](topic, value)
         if found is None or 4 * len(text) + DIVERSION_ROOM > PROPERTIES_MAX:
             return None
         place, stored, due = found
@@ -408,6 +406,31 @@ class PlainSends:
         return ids.tobytes()
 
     # Answering
+
+    def _answers_of(self, asked: list[Asked], placed: list[tuple[int, int]]) -> bytes:
+        """`encode` of single messages."""
+        pieces: list[bytes] = []
+        json_answer, binary_answers = self._json_answer, self._binary_answers
+        for (form, opaque, queue_id), (offset, queue_offset) in zip(asked, placed, strict=False):
+            if form == JSON:
+                head = json_answer % (offset, queue_id, queue_offset, opaque)
+                pieces += (PREFIXES[len(head)] if len(head) < len(PREFIXES) else prefix(len(head)), head)
+            elif form == BINARY:
+                place = b"%d" % queue_offset
+                answer = binary_answers.get((queue_id, len(place))) or self._binary_answer(queue_id, len(place))
+                pieces.append(answer % (opaque.to_bytes(4, "big", signed=True), offset, place))
+        return b"".join(pieces)
+
+    def _binary_answer(self, queue_id: int, digits: int) -> bytes:
+        """What answers to sends to this queue say, with room for the opaque, the log offset and the queue offset of so many digits."""
+        sample = b"".join(self.encode([(BINARY, 0, queue_id, 10 ** (digits - 1), self._id % 0)]))
+        id_at, place_at = sample.index(self._id % 0) + len(self.host_id), sample.index(b"queueOffset") + len("queueOffset") + 4
+        fixed = [sample[:OPAQUE_AT], sample[OPAQUE_AT + 4 : id_at], sample[id_at + 16 : place_at], sample[place_at + digits :]]
+        one, two, three, four = [piece.replace(b"%", b"%%") for piece in fixed]
+        if len(self._binary_answers) >= KNOWN_MAX:
+            self._binary_answers.clear()
+        self._binary_answers[queue_id, digits] = answer = one + b"%b" + two + b"%016X" + three + b"%b" + four
+        return answer
 
     def encode(self, plain: Sequence[Plain]) -> list[bytes]:
         """That they are stored, in pieces."""

@@ -16,7 +16,7 @@ from roquet.broker.batches import BatchSend, messages_of
 from roquet.broker.flow import Flow
 from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
-from roquet.broker.plain_send import NO_ANSWER, PREFIXES, RUN, Plain, PlainSends, one_by_one
+from roquet.broker.plain_send import PREFIXES, RUN, Plain, PlainSends, one_by_one
 from roquet.broker.put_times import PutTimes
 from roquet.broker.send_properties import (
     KEPT_FLAGS,
@@ -29,6 +29,7 @@ from roquet.broker.send_properties import (
     region_fields,
 )
 from roquet.broker.topics import Topic, Topics, spelled
+from roquet.broker.usual_sends import NO_ANSWER
 from roquet.broker.writer import Diversion, Draft, Writer
 from roquet.errors import Refused, StoreUnavailable
 from roquet.ports import Peer, Read

@@ -27,6 +27,7 @@ from roquet.wire.layout import (
     ENTRY,
     FRONT,
     FRONTS,
+    FRONTS_ALIKE,
     HOST,
     HOST_V6,
     HOSTS_V6,
@@ -35,6 +36,7 @@ from roquet.wire.layout import (
     RECORD_FIXED,
     STORE_HOST_V6,
     SYS_FLAG_AT,
+    alike,
 )
 
 Staged = tuple[ConsumeQueue, int, int, int]
@@ -47,6 +49,11 @@ Row = tuple[ConsumeQueue, bytes, int | None, int, int, int, bytes]
 """(queue, properties, the entry's third number or None for the tag's hash, sys flag, reconsumed, prepared, what it keeps) of a message.
 
 What it keeps stands as in a record, from its beginning to the end of its body; of the front flag, born time and hosts count."""
+
+
+Send = tuple[ConsumeQueue, bytes, bytes, int, Sequence[str], int, int, int]
+"""(queue, body, properties, tag hash, keys, sys flag, flag, born time) of a message that was not consumed before and is no part of a
+transaction."""
 
 
 def pack(
@@ -156,6 +163,40 @@ class Staging:
             if key:
                 self.index.pending.append((queue.topic, key, offset, now_ms))
         return offset, queue_offset
+
+    def put_sends(self, sends: Iterable[Send], born_host: bytes) -> list[tuple[int, int]]:
+        """`put_derived` of each, up to the first for which the present file of the log has no room, or that cannot be stored; returns
+        (log offset, queue offset) of those that were put."""
+        log, store_host, now_ms, lead, pending = self.log, self.store_host, self.now_ms, self._lead, self.index.pending
+        hosts = (BORN_HOST_V6 if len(born_host) == HOST_V6 else 0) | (STORE_HOST_V6 if len(store_host) == HOST_V6 else 0)
+        front, entry, common = FRONTS_ALIKE[hosts].pack, ENTRY.pack, alike(born_host, now_ms, store_host)
+        fixed, pieces, staged, end = RECORD_FIXED + FRONTS[hosts].size - FRONT.size, log.staged, self.staged, log.end
+        stop = end + log.room
+        placed: list[tuple[int, int]] = []
+        for queue, body, properties, tag, keys, sys_flag, flag, born_ms in sends:
+            topic_field, properties_size, queue_offset = queue.topic_field, len(properties), queue.next
+            offset = end + lead
+            size = fixed + len(body) + len(topic_field) + properties_size
+            if offset + size > stop or properties_size > PROPERTIES_MAX or b"\0" in properties:
+                break
+            begin = front(
+                size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue.queue_id, flag, queue_offset, offset, sys_flag | hosts, born_ms, common,
+                len(body),
+            )  # fmt: skip
+            place = entry(offset, size, tag)
+            if lead:
+                pieces.append(log.lead)
+            pieces += (begin, body, topic_field, properties_size.to_bytes(2, "big"), properties)
+            log.end = end = offset + size
+            after = queue_offset + 1
+            staged.append((queue, queue_offset, after, end))  # first: what follows can be undone from here on
+            queue.tail += place
+            queue.next = after
+            for key in keys:
+                if key:
+                    pending.append((queue.topic, key, offset, now_ms))
+            placed.append((offset, queue_offset))
+        return placed
 
     def put_rows(self, rows: list[Row]) -> None:
         """`put_derived` of each, in this order: all of them or, when an exception leaves, none."""

@@ -139,7 +139,7 @@ class Store:
 
         # What the parts do is asked of the whole, at no cost.
         self.put, self.put_derived = staging.put, staging.put_derived
-        self.put_batch, self.put_columns = staging.put_batch, staging.put_columns
+        self.put_sends, self.put_batch, self.put_columns = staging.put_sends, staging.put_batch, staging.put_columns
         self.undo, self.together = staging.undo, staging.together
         self.queues, self.queue, self.find_queue = queues.table, queues.queue, queues.find
         self.topics, self.queues_of, self.delete_topic = queues.topics, queues.of_topic, self.removal.delete_topic

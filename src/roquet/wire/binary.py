@@ -32,15 +32,19 @@ BinaryHead = tuple[int, int, int, dict[str, str], int, int, str | None]
 
 def encode_header(command: Command) -> bytes:
     language = LANGUAGES.index(command.language) if command.language in LANGUAGES else LANGUAGE_OTHER
-    remark = (command.remark or "").encode()
+    remark, fields = (command.remark or "").encode(), encode_fields(command.fields)
+    head = FIXED.pack(command.code, language, command.version, command.opaque, command.flag)
+    return b"%b%b%b%b%b" % (head, len(remark).to_bytes(4, "big"), remark, len(fields).to_bytes(4, "big"), fields)
+
+
+def encode_fields(fields: dict[str, str]) -> bytes:
+    """In this order, without those that are empty."""
     parts: list[bytes] = []
-    for name, value in command.fields.items():
+    for name, value in fields.items():
         key, text = name.encode(), value.encode()
         if text:
             parts.append(b"%b%b%b%b" % (len(key).to_bytes(2, "big"), key, len(text).to_bytes(4, "big"), text))
-    fields = b"".join(parts)
-    head = FIXED.pack(command.code, language, command.version, command.opaque, command.flag)
-    return b"%b%b%b%b%b" % (head, len(remark).to_bytes(4, "big"), remark, len(fields).to_bytes(4, "big"), fields)
+    return b"".join(parts)
 
 
 def read_header(header: bytes) -> BinaryHead:
@@ -59,13 +63,14 @@ def read_header(header: bytes) -> BinaryHead:
         at += 4
         if at > end or fields_size < 0 or at + fields_size > end:
             raise Broken(f"the fields of {fields_size} bytes in a header with {end - at} left")
-        return code, opaque, flag, _read_fields(header, at, at + fields_size), language, version, text
+        return code, opaque, flag, read_fields(header, at, at + fields_size), language, version, text
     except UnicodeDecodeError as error:
         raise Broken(f"binary header is not UTF-8: {error}") from None
 
 
-def _read_fields(header: bytes, at: int, stop: int) -> dict[str, str]:
-    """Most names are one letter: name and both sizes are then seven bytes."""
+def read_fields(header: bytes, at: int, stop: int) -> dict[str, str]:
+    """Those between two places. Raises Broken and UnicodeDecodeError. Most names are one letter: name and both sizes are then seven
+    bytes."""
     fields: dict[str, str] = {}
     unpack, number = LETTER_FIELD.unpack_from, int.from_bytes
     while stop - at >= 7:

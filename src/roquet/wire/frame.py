@@ -10,6 +10,8 @@ One `feed` returns every whole frame that has arrived, so that a server works pe
 
 from __future__ import annotations
 
+import struct
+
 from roquet.errors import Broken
 from roquet.speedups import native
 
@@ -21,6 +23,9 @@ HEADER_SIZE_MAX = 0xFFFFFF
 
 SMALL = 1024
 """Pieces below this are gathered in one buffer, larger ones are kept as they came."""
+
+SIZES = struct.Struct(">II")
+"""The length, and the word that has the header's form and length."""
 
 JSON = 0
 BINARY = 1
@@ -34,15 +39,16 @@ def cut_frames(data: bytes, limit: int) -> tuple[list[Frame], int, int]:
     trusted any further needs 0, and `distrust` says why."""
     frames: list[Frame] = []
     at, have = 0, len(data)
-    from_bytes = int.from_bytes
+    unpack = SIZES.unpack_from
     while have - at >= 8:
-        size, word = from_bytes(data[at : at + 4], "big"), from_bytes(data[at + 4 : at + 8], "big")
-        stop, head = at + 4 + size, at + 8 + (word & 0xFFFFFF)
-        if size < 4 or size > limit or head > stop or word >> 24 > 1:
+        size, word = unpack(data, at)
+        stop, start, form = at + 4 + size, at + 8, word >> 24
+        head = start + (word & 0xFFFFFF)
+        if size < 4 or size > limit or head > stop or form > 1:
             return frames, at, 0
         if stop > have:
             return frames, at, 4 + size
-        frames.append((word >> 24, data[at + 8 : head], data[head:stop]))
+        frames.append((form, data[start:head], data[head:stop]))
         at = stop
     return frames, at, 8
 

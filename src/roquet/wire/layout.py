@@ -74,6 +74,15 @@ TIMED: Final = STORE_TIME_AT + 8 + LONGER_V6
 """As much of a record as has its store time, whatever its hosts. Every record is longer."""
 HEAD: Final = struct.Struct(">" + "".join(code for _, code in FIELDS[:9]))
 """What stands before the hosts."""
+FRONTS_ALIKE: Final = {hosts: struct.Struct(f"{HEAD.format}{front.size - HEAD.size - 4}si") for hosts, front in FRONTS.items()}
+"""The same as FRONTS, where all that stands between the time of birth and the body's size is one value: see `alike`."""
+
+
+def alike(born_host: bytes, store_ms: int, store_host: bytes) -> bytes:
+    """What records of one turn from one peer have in common, if they are neither consumed before nor prepared."""
+    return born_host + store_ms.to_bytes(8, "big", signed=True) + store_host + bytes(12)
+
+
 RECORD_FRONT: Final = struct.Struct(f">iI{QUEUE_OFFSET_AT - MAGIC_AT - 4}xq")
 """Size, magic and the number in its queue."""
 RECORD_FIXED: Final = FRONT.size + 2
