@@ -1,4 +1,4 @@
-"""The three ways into the log make the same records, wherever the log wants them to stand."""
+"""All ways into the log make the same records, wherever the log wants them to stand."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from roquet.errors import StoreUnavailable
+from roquet.store.alike import Alike
 from roquet.store.batch import Batch, Portion
 from roquet.store.disk import Disk
 from roquet.store.fanout import index_keys, queue_tag
@@ -74,20 +75,28 @@ def many(place: Place) -> None:
     assert place.staging.put_columns(portions, Batch.of(columns, Texts.of(columns.properties), b""), HOST) is not None
 
 
+def as_alike(place: Place) -> None:
+    """They are, but for flags and the lengths of keys: so each alone."""
+    for message in MESSAGES:
+        batch = Alike.of(join_batch([message]))
+        assert batch is not None
+        assert place.staging.put_columns([Portion(place.queue, 1, 0, 5)], batch, HOST) is not None
+
+
 @pytest.mark.parametrize("lead", [b"", b"L" * 48], ids=["no lead", "a lead of 48 bytes"])
-def test_the_three_ways_make_the_same_records(lead: bytes) -> None:
+def test_all_ways_make_the_same_records(lead: bytes) -> None:
     contents = []
-    for way in (one_by_one, some, many):
+    for way in (one_by_one, some, many, as_alike):
         place = Place(lead)
         way(place)
         records = place.records()
         assert [(record.flag, record.body, record.properties) for record in records] == MESSAGES
         contents.append(place.log.read(0, place.log.written))
-    assert contents[0] == contents[1] == contents[2]
+    assert contents[0] == contents[1] == contents[2] == contents[3]
     assert len(contents[0]) == sum(record.size + len(lead) for record in records)
 
 
-@pytest.mark.parametrize("way", [one_by_one, some, many])
+@pytest.mark.parametrize("way", [one_by_one, some, many, as_alike])
 @pytest.mark.parametrize("lead", [b"", b"L" * 48], ids=["no lead", "a lead of 48 bytes"])
 def test_what_is_undone_leaves_nothing(way: Callable[[Place], None], lead: bytes) -> None:
     place = Place(lead)

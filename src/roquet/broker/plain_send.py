@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from roquet.broker.batches import BatchSend, Suffixes, are_many, columns_of, go_together, messages_of
+from roquet.broker.batches import BatchSend, Suffixes, columns_of, go_together, messages_of
 from roquet.broker.send_properties import (
     KEPT_FLAGS,
     SPECIAL_MARKS,
@@ -387,7 +387,7 @@ class PlainSends:
     def put_many(self, sends: Sequence[BatchSend], host: bytes) -> list[BatchParts] | None:
         """The messages of all these as columns: where those of each were put. None: few, or not sure; then nothing has happened, and one
         message goes after another."""
-        found = columns_of(sends) if are_many(sends) else None
+        found = columns_of(sends)
         placed = None if found is None else self.store.put_columns(*found, host)
         if found is None or placed is None:
             return None

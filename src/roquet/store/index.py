@@ -240,11 +240,12 @@ class KeyIndex:
         self.pending.append((topic, key, physical_offset, store_ms))
 
     def add_many(self, topic: str, hashes: npt.NDArray[np.uint32], units: Numbers, physical_offsets: Numbers, store_ms: int) -> None:
-        """The same for many keys of one topic, of which only Java's hash and the length in UTF-16 units are needed."""
+        """The same for many keys of one topic, of which only Java's hash and the length in UTF-16 units are needed. One length stands for
+        all."""
         self._hash_pending()  # what came before stays before
-        head = np.uint32(self._topic_hashes[topic])
+        head = np.array([self._topic_hashes[topic]], dtype=np.uint32)
         times = np.full(len(hashes), store_ms, dtype=np.int64)
-        self._hashed.append((joined_hashes(np.full(len(hashes), head), hashes, units), physical_offsets, times))
+        self._hashed.append((joined_hashes(head, hashes, units), physical_offsets, times))
 
     def add_run(self, keys: bytes) -> None:
         """The same for KEYS, of any topics."""

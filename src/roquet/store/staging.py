@@ -1,7 +1,7 @@
 """Messages on their way into the log: records at their places, entries of their queues, keys for the index. All of it is in memory, and
 happens with the next commit or, undone, not at all.
 
-Three ways lead here, for one message, some, and many as columns; `pack` and `store.batch` are the two spellings of one record. A log may
+Three ways lead here, for one message, some, and many as columns; `pack`, `store.batch` and `store.alike` spell one record. A log may
 want room before each record (`Log.lead`): the record's place is behind it.
 """
 
@@ -14,6 +14,7 @@ from zlib import crc32
 
 from roquet.errors import StoreUnavailable
 from roquet.speedups import native
+from roquet.store.alike import Alike
 from roquet.store.batch import Batch, Longs, Portion
 from roquet.store.fanout import TRANSACTION_MASK, index_keys, is_indexed, is_queued, queue_tag
 from roquet.store.index import KeyIndex
@@ -21,7 +22,6 @@ from roquet.store.log import Log
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.storable import unstorable
 from roquet.store.texts import is_text
-from roquet.wire.arrays import np
 from roquet.wire.layout import (
     BORN_HOST_V6,
     ENTRY,
@@ -229,38 +229,36 @@ class Staging:
         queue.next = queue_offset
         return offsets, first
 
-    def put_columns(self, portions: Sequence[Portion], batch: Batch, born_host: bytes) -> tuple[Longs, list[int]] | None:
+    def put_columns(self, portions: Sequence[Portion], batch: Batch | Alike, born_host: bytes) -> tuple[Longs, list[int]] | None:
         """`put_batch` for the messages of all these portions, which are columns: (their log offsets, the first queue offset of each
         portion). None: not here (another size of host, the end of a file); nothing has happened."""
         log, store_ms, topic_field = self.log, self.now_ms, portions[0].queue.topic_field
         if not is_text(batch.suffix):  # what the messages bring themselves was looked at when they became columns
             raise unstorable(batch.suffix)
-        sizes = batch.sizes(topic_field)
-        total = int(sizes.sum()) + self._lead * len(batch)
+        offsets, ends = batch.places(topic_field, log.end, self._lead)
+        total = int(ends[-1]) - log.end
         if len(born_host) != HOST or len(self.store_host) != HOST or not log.has_room(total):
             return None
-        offsets: Longs = log.end + np.cumsum(sizes + self._lead) - sizes
         nexts: dict[ConsumeQueue, int] = {}
         firsts: list[int] = []
         for queue, count, _, _ in portions:
             firsts.append(nexts.get(queue, queue.next))
             nexts[queue] = firsts[-1] + count
-        records = batch.records(sizes, offsets, portions, firsts, born_host, store_ms, self.store_host, log.lead)
-        entries = batch.entries(sizes, offsets)
-        ends = (offsets + sizes).tolist()
+        records = batch.records(offsets, ends, portions, firsts, born_host, store_ms, self.store_host, log.lead)
+        entries = batch.entries(offsets, ends)
+        keys = batch.index_keys(offsets)
         # From here on nothing can fail.
         log.reserve(total)
         log.staged.append(records)
         start = 0
         for (queue, count, _, _), first in zip(portions, firsts, strict=True):
             stop = start + count
-            self.staged.append((queue, first, first + count, ends[stop - 1]))
+            self.staged.append((queue, first, first + count, int(ends[stop - 1])))
             queue.tail += entries[start * ENTRY_SIZE : stop * ENTRY_SIZE]
             queue.next = first + count
             start = stop
-        owners, hashes, units = batch.keys
-        if len(owners):
-            self.index.add_many(portions[0].queue.topic, hashes, units, offsets[owners], store_ms)
+        if len(keys[0]):
+            self.index.add_many(portions[0].queue.topic, *keys, store_ms)
         return offsets, firsts
 
     def put_run(self, records: bytes, queues: Sequence[tuple[ConsumeQueue, int, bytes]], keys: bytes) -> None:
