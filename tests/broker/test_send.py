@@ -394,7 +394,7 @@ def alike(draw: st.DrawFn) -> list[tuple[int, bytes, bytes]]:
     bodies = st.binary(min_size=size, max_size=size)
     messages = [(flag, draw(bodies), (text % draw(short_keys)).encode()) for _ in range(draw(st.integers(1, 6)))]
     if draw(st.booleans()):
-        other = (draw(st.sampled_from([flag, 7])), draw(bodies), (draw(alike_texts) % draw(short_keys)).encode())
+        other = (draw(st.sampled_from([flag, 7])), draw(bodies), (draw(st.just(text) | alike_texts) % draw(short_keys)).encode())
         messages.insert(draw(st.integers(0, len(messages))), other)
     return messages
 

@@ -16,7 +16,7 @@ from roquet.errors import StoreUnavailable
 from roquet.speedups import native
 from roquet.store.alike import Alike
 from roquet.store.batch import Batch, Longs, Portion
-from roquet.store.fanout import TRANSACTION_MASK, index_keys, is_indexed, is_queued, queue_tag
+from roquet.store.fanout import KEYS_BYTES, TRANSACTION_MASK, UNIQUE_KEY_BYTES, index_keys, is_indexed, is_queued, queue_tag
 from roquet.store.index import KeyIndex
 from roquet.store.log import Log
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
@@ -35,6 +35,7 @@ from roquet.wire.layout import (
     RECORD_FIXED,
     STORE_HOST_V6,
     SYS_FLAG_AT,
+    place,
 )
 
 Staged = tuple[ConsumeQueue, int, int, int]
@@ -47,6 +48,13 @@ Row = tuple[ConsumeQueue, bytes, int | None, int, int, int, bytes]
 """(queue, properties, the entry's third number or None for the tag's hash, sys flag, reconsumed, prepared, what it keeps) of a message.
 
 What it keeps stands as in a record, from its beginning to the end of its body; of the front flag, born time and hosts count."""
+
+
+KEPT_FRONT = struct.Struct(">iIii4sqqi16sq8siqi")
+"""layout.FRONT, with what a row keeps as it stands there: these three."""
+FLAG = slice(place("flag"), place("queue_offset"))
+BORN = slice(place("born_ms"), place("store_ms"))
+STORE_HOST = slice(place("store_host"), place("reconsumed"))
 
 
 def pack(
@@ -160,12 +168,48 @@ class Staging:
     def put_rows(self, rows: list[Row]) -> None:
         """`put_derived` of each, in this order: all of them or, when an exception leaves, none."""
         with self.together():
+            if self.native is None and self._put_behind_each_other(rows):
+                return
             at = 0
             while at < len(rows):
                 at = self._put_compiled(rows, at)
                 if at < len(rows):
                     self._put_row(*rows[at])
                     at += 1
+
+    def _put_behind_each_other(self, rows: list[Row]) -> bool:
+        """The same where nothing about them is unusual, and they stand together in the present file. False: nothing has happened."""
+        log, now_ms, lead, pending = self.log, self.now_ms, self._lead, self.index.pending
+        total = 0
+        for queue, properties, _, _, _, _, kept in rows:
+            if kept[SYS_FLAG_AT + 3] & HOSTS_V6 or b"\0" in properties or len(properties) > PROPERTIES_MAX:
+                return False
+            total += lead + len(kept) + len(queue.topic_field) + 2 + len(properties)
+        if not log.has_room(total):
+            return False
+        at = log.reserve(total)
+        staged, put = log.staged, self.staged.append
+        for queue, properties, tag, sys_flag, reconsumed, prepared, kept in rows:
+            body, offset, topic_field = kept[FRONT.size :], at + lead, queue.topic_field
+            size = len(kept) + len(topic_field) + 2 + len(properties)
+            at = offset + size
+            queued = not sys_flag & TRANSACTION_MASK or is_queued(sys_flag)
+            queue_offset = queue.next if queued else 0
+            front = KEPT_FRONT.pack(
+                size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue.queue_id, kept[FLAG], queue_offset, offset, sys_flag, kept[BORN], now_ms,
+                kept[STORE_HOST], reconsumed, prepared, len(body),
+            )  # fmt: skip
+            staged.append(b"%b%b%b%b%b%b" % (log.lead, front, body, topic_field, len(properties).to_bytes(2, "big"), properties))
+            if tag is None:
+                tag = queue_tag(queue.topic, properties.decode(errors="replace"), now_ms, self.delays_ms)
+            if queued:
+                put((queue, queue_offset, queue_offset + 1, at))
+                queue.tail += ENTRY.pack(offset, size, tag)
+                queue.next = queue_offset + 1
+            if (UNIQUE_KEY_BYTES in properties or KEYS_BYTES in properties) and is_indexed(sys_flag):
+                for key in index_keys(properties.decode(errors="replace")):
+                    pending.append((queue.topic, key, offset, now_ms))
+        return True
 
     def _put_compiled(self, rows: list[Row], at: int) -> int:
         """Those from here on that the extension takes; returns where the first stands that it does not."""
