@@ -25,6 +25,11 @@ from roquet.wire.layout import FRONT, HOSTS_V6, MAGIC_V1, PROPERTIES_MAX, RECORD
 
 BODY_AT = FRONT.size
 
+END = 12
+"""Bytes at the end of a record by which others like it are found."""
+LIKE_MAX, LIKES_MAX = 1_024, 1_000
+"""Bytes behind the body of a record for which others like it are looked for, and how many such are kept."""
+
 Again = tuple[bytes, int, int, int, int, bytes, bytes]
 """A message that may be put once more: (its topic and the values of the properties that were asked for, a 2 before each and nothing for
 one that it has not; bytes of its record; number in its queue; sys flag; reconsumed; properties; what it keeps, see `staging.Row`)."""
@@ -96,7 +101,7 @@ def take_apart(record: bytes | memoryview, offset: int) -> Stored | None:
 
 
 class Like(NamedTuple):
-    """What follows the body of a usual record. Another with the same there, but for its unique key, is as usual: most of a run are so."""
+    """What follows the body of a usual record. One that has the same there, but for its unique key, is usual too, as most are."""
 
     key: bytes
     """Of `Again`."""
@@ -109,14 +114,15 @@ class Like(NamedTuple):
 
     @classmethod
     def of(cls, again: Again, record: bytes, unique: str) -> Like | None:
-        """None: it has no unique key, or one unlike those of clients."""
+        """None: it has no unique key, or one unlike those of clients, or others would hardly be found by their ends."""
         key, _, _, _, _, raw, kept = again
         value, rest = unique.encode(), record[len(kept) :]
-        if not value.isalnum():
+        if not value.isalnum() or len(rest) > LIKE_MAX:
             return None
         raw_at = len(rest) - len(raw)
         at = raw_at + (b"\x02" + raw).index(b"\x02" + UNIQUE_KEY_BYTES) + len(UNIQUE_KEY_BYTES)
-        return cls(key, rest[:at], at + len(value), rest[at + len(value) :], raw_at, len(rest))
+        stop = at + len(value)
+        return cls(key, rest[:at], stop, rest[stop:], raw_at, len(rest)) if len(rest) - stop >= END else None
 
     def again(self, record: bytes, place: int) -> Again | None:
         """The record that should begin at this log offset, if it is like this one."""
@@ -136,17 +142,21 @@ class Like(NamedTuple):
         return self.key, size, queue_offset, sys_flag, reconsumed, rest[self.raw_at :], kept
 
 
+LIKES: dict[tuple[bytes, bytes], Like] = {}
+"""By the names of the properties that were asked for, and the last bytes of such a record: there stands where it goes to."""
+
+
 def take_many_apart(data: bytes | memoryview, start: int, places: list[int], names: bytes) -> list[Again]:
     """The records that begin at these log offsets, up to the first that is unusual or not wholly among these bytes of the log, which begin
     at `start`. `names`: of properties, a 2 between them."""
     texts = names.decode().split("\x02")
     nothing = [""] * len(texts)
-    like: Like | None = None
     found: list[Again] = []
     for place in places:
         at = place - start
         size = int.from_bytes(data[at : at + 4], "big", signed=True) if at >= 0 else 0
         record = bytes(data[at : at + size]) if size > 0 else b""
+        like = LIKES.get((names, record[-END:]))
         again = None if like is None else like.again(record, place)
         if again is None:
             message = take_apart(record, place)
@@ -155,7 +165,10 @@ def take_many_apart(data: bytes | memoryview, start: int, places: list[int], nam
             topic, body, raw, _, properties, _, sys_flag, queue_offset, _, _, _, _, reconsumed = message
             key = "\x02".join([topic, *map(properties.get, texts, nothing)]).encode()
             again = key, size, queue_offset, sys_flag, reconsumed, raw, record[: BODY_AT + len(body)]
-            like = None if Property.UNIQUE_KEY in texts else Like.of(again, record, properties.get(Property.UNIQUE_KEY, ""))
+            if Property.UNIQUE_KEY not in texts and (like := Like.of(again, record, properties.get(Property.UNIQUE_KEY, ""))) is not None:
+                if len(LIKES) >= LIKES_MAX:
+                    LIKES.clear()
+                LIKES[names, record[-END:]] = like
         found.append(again)
     return found
 
