@@ -401,11 +401,10 @@ class PlainSends:
 
     def _ids(self, offsets: Longs) -> bytes:
         """Message ids of these places in the log, with a comma behind each."""
-        ids = np.empty((len(offsets), ID_SIZE), dtype=np.uint8)
-        ids[:, :16] = np.frombuffer(self.host_id.encode(), dtype=np.uint8)
-        ids[:, 16:32] = np.frombuffer(offsets.astype(">u8").tobytes().hex().upper().encode(), dtype=np.uint8).reshape(-1, 16)
-        ids[:, 32] = ord(",")
-        return ids.tobytes()
+        ids = bytearray(b"%b%016d," % (self.host_id.encode(), 0) * len(offsets))
+        hexes = offsets.astype(">u8").tobytes().hex().upper().encode()
+        np.ndarray((len(offsets),), "V16", ids, 16, (ID_SIZE,))[:] = np.frombuffer(hexes, "V16")
+        return bytes(ids)
 
     # Answering
 

@@ -13,15 +13,17 @@ from zlib import crc32
 from roquet.message import Property
 from roquet.store.batch import Longs, Portion
 from roquet.store.fanout import KEYS_BYTES, UNIQUE_KEY_BYTES, property_of, tag_hash
-from roquet.store.texts import SEPARATOR, Hashes, is_text
+from roquet.store.texts import SEPARATOR, is_text
 from roquet.wire.arrays import np
 from roquet.wire.batch import FRONT as BATCH_FRONT
 from roquet.wire.batch import MESSAGES_MAX, SMALLEST
-from roquet.wire.columns import COLUMNS, ENTRIES, powers
+from roquet.wire.columns import COLUMNS, ENTRIES
 from roquet.wire.layout import ENTRY, FRONT, MAGIC_V1
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from roquet.store.index import KeyIndex
 
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 
@@ -108,7 +110,7 @@ class Alike:
         fronts["crc"] = np.fromiter(map(crc32, bodies.tolist()), dtype=np.uint32, count=count) & 0x7FFFFFFF
         rows = np.frombuffer(made, np.uint8).reshape(count, step)
         rows[:, body_at : body_at + body_size] = self.rows[:, BODY_AT : BODY_AT + body_size]
-        keys = self._keys()
+        keys = np.frombuffer(self.keys, np.uint8).reshape(count, -1)
         key_at = step - len(suffix) - (self.rows.shape[1] - self.key_at)
         rows[:, key_at : key_at + keys.shape[1]] = keys
         return bytes(made)
@@ -120,12 +122,6 @@ class Alike:
         np.ndarray((len(self),), ENTRIES, entries)["offset"] = offsets
         return entries
 
-    def index_keys(self, offsets: Longs) -> tuple[Hashes, Longs, Longs]:
-        """`Batch.index_keys`."""
-        keys = self._keys()
-        size = keys.shape[1]
-        hashes: Hashes = keys.astype(np.uint32) @ powers()[:size][::-1]
-        return hashes, np.array([size]), offsets
-
-    def _keys(self) -> Bytes:
-        return np.frombuffer(self.keys, np.uint8).reshape(len(self), -1)
+    def add_keys(self, index: KeyIndex, topic: str, offsets: Longs, store_ms: int) -> None:
+        """`Batch.add_keys`."""
+        index.add_alike(topic, self.keys, len(self.keys) // len(self), offsets, store_ms)

@@ -19,6 +19,8 @@ from roquet.wire.layout import FRONT, MAGIC_V1
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from roquet.store.index import KeyIndex
+
 Longs: TypeAlias = "npt.NDArray[np.int64]"
 
 FRONT_BYTES = f"V{FRONT.size}"
@@ -95,7 +97,8 @@ class Batch:
         entries["offset"], entries["size"], entries["tag"] = offsets, ends - offsets, self.tags
         return entries.tobytes()
 
-    def index_keys(self, offsets: Longs) -> tuple[Hashes, Longs, Longs]:
-        """(Java's hash, length in UTF-16 units, log offset) of each key. All of one length may say it once."""
+    def add_keys(self, index: KeyIndex, topic: str, offsets: Longs, store_ms: int) -> None:
+        """Of the records that stand there."""
         owners, hashes, units = self.keys
-        return hashes, units, offsets[owners]
+        if len(owners):
+            index.add_many(topic, hashes, units, offsets[owners], store_ms)

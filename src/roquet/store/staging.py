@@ -290,7 +290,6 @@ class Staging:
             nexts[queue] = firsts[-1] + count
         records = batch.records(offsets, ends, portions, firsts, born_host, store_ms, self.store_host, log.lead)
         entries = batch.entries(offsets, ends)
-        keys = batch.index_keys(offsets)
         # From here on nothing can fail.
         log.reserve(total)
         log.staged.append(records)
@@ -301,8 +300,7 @@ class Staging:
             queue.tail += entries[start * ENTRY_SIZE : stop * ENTRY_SIZE]
             queue.next = first + count
             start = stop
-        if len(keys[0]):
-            self.index.add_many(portions[0].queue.topic, *keys, store_ms)
+        batch.add_keys(self.index, portions[0].queue.topic, offsets, store_ms)
         return offsets, firsts
 
     def put_run(self, records: bytes, queues: Sequence[tuple[ConsumeQueue, int, bytes]], keys: bytes) -> None:
