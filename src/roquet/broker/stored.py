@@ -165,7 +165,10 @@ def take_many_apart(data: bytes | memoryview, start: int, places: list[int], nam
             topic, body, raw, _, properties, _, sys_flag, queue_offset, _, _, _, _, reconsumed = message
             key = "\x02".join([topic, *map(properties.get, texts, nothing)]).encode()
             again = key, size, queue_offset, sys_flag, reconsumed, raw, record[: BODY_AT + len(body)]
-            if Property.UNIQUE_KEY not in texts and (like := Like.of(again, record, properties.get(Property.UNIQUE_KEY, ""))) is not None:
+            # One that was sent back has one more id of its own: no other is like it.
+            alone = Property.UNIQUE_KEY in texts or Property.ORIGIN_MESSAGE_ID in properties
+            like = None if alone else Like.of(again, record, properties.get(Property.UNIQUE_KEY, ""))
+            if like is not None:
                 if len(LIKES) >= LIKES_MAX:
                     LIKES.clear()
                 LIKES[names, record[-END:]] = like
