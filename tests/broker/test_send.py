@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from roquet.broker import batches as batches_module
 from roquet.message import Property
+from roquet.store.alike import Alike
 from roquet.store.disk import RealFile
 from roquet.wire.batch import join_batch
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -373,8 +374,33 @@ batch_texts = (
         ["", "TAGS\x01a\x02KEYS\x01k1  k2\x02UNIQ_KEY\x01U1\x02", "a\x02b\x01", "KEYS\x01\x02UNIQ_KEY\x01", "DELAY\x010", "MYDELAY\x011"]
     )
 ).map(str.encode)
-batches = st.lists(st.tuples(st.integers(-(1 << 31), (1 << 31) - 1), st.binary(max_size=60), batch_texts), min_size=1, max_size=6)
+different = st.lists(st.tuples(st.integers(-(1 << 31), (1 << 31) - 1), st.binary(max_size=60), batch_texts), min_size=1, max_size=6)
 """Mostly sound; what is spoiled comes from `spoil`."""
+alike_texts = st.sampled_from(
+    [
+        "UNIQ_KEY\x01%s\x02WAIT\x01true", "UNIQ_KEY\x01%s\x02", "TAGS\x01a\x02UNIQ_KEY\x01%s",
+        "MYTAGS\x01a\x02é\x01ü\x02UNIQ_KEY\x01%s\x02b",
+        "UNIQ_KEY\x01a\x02UNIQ_KEY\x01%s", "MYUNIQ_KEY\x01%s", "MYUNIQ_KEY\x01a\x02UNIQ_KEY\x01%s", "UNIQ_KEY\x01%s\x02KEYS\x01k",
+        "DELAY\x010\x02UNIQ_KEY\x01%s", "TAGS\x01a\x02TAGS\x01\x02UNIQ_KEY\x01%s\x02a\x01",
+    ]
+)  # fmt: skip
+short_keys = st.text("aB0 -", min_size=3, max_size=3) | st.sampled_from(["é0", "a\x02b", "\x02ab", "ab\x02", "a\0b", "a\x01b", "", "ab"])
+
+
+@st.composite
+def alike(draw: st.DrawFn) -> list[tuple[int, bytes, bytes]]:
+    """Messages that differ in bodies and unique keys, and sometimes one of them in something else."""
+    text, flag, size = draw(alike_texts), draw(st.integers(-3, 3)), draw(st.sampled_from([3, 3, 3, 0]))
+    bodies = st.binary(min_size=size, max_size=size)
+    messages = [(flag, draw(bodies), (text % draw(short_keys)).encode()) for _ in range(draw(st.integers(1, 6)))]
+    if draw(st.booleans()):
+        other = (draw(st.sampled_from([flag, 7])), draw(bodies), (draw(st.just(text) | alike_texts) % draw(short_keys)).encode())
+        messages.insert(draw(st.integers(0, len(messages))), other)
+    return messages
+
+
+batches = different | alike()
+ways = {"alike": (0, 0), "columns": (0, 1 << 30), "one by one": (1 << 30, 1 << 30)}
 spoil = st.sampled_from(
     [None, None, None, (0, b"x", b"a\0"), (0, b"x", b"TAGS\x01\xff"), (0, b"x", b"DELAY\x011"), (0, b"", b"a\x01" + b"v" * 32_760)]
 )
@@ -402,9 +428,10 @@ def test_a_batch_in_columns_is_stored_and_answered_as_one_message_after_another(
     careful: bool,
 ) -> None:
     results = []
-    for many in (0, 1 << 30):
+    for many, many_alike in ways.values():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(batches_module, "MANY", many)
+            patch.setattr(batches_module, "ALIKE", many_alike)
             # With 5.x every message ends with a separator; and small files, so that some batch meets the end of one.
             whole = Whole(tmp_path_factory.mktemp("agree"), mapped_file_size_commit_log=40_000)
             whole.broker.sender.plain.native = None  # it would take them all, and know nothing of columns
@@ -425,7 +452,7 @@ def test_a_batch_in_columns_is_stored_and_answered_as_one_message_after_another(
         log = b"".join(path.read_bytes() for path in sorted((whole.root / "commitlog").iterdir()))
         index = [path.read_bytes() for path in sorted((whole.root / "index").iterdir())]
         results.append(([(answer.code, answer.remark, answer.fields) for answer in answers], tails, end, log, index))
-    assert results[0] == results[1]
+    assert results[0] == results[1] == results[2]
 
 
 # Batch requests of one read are columns together; the same one in a read is columns of its own, or goes message by message.
@@ -449,6 +476,7 @@ def test_batches_of_one_read_are_stored_and_answered_as_one_after_another(
     for together in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(batches_module, "MANY", many)
+            patch.setattr(batches_module, "ALIKE", many)
             whole = Whole(tmp_path_factory.mktemp("agree"), mapped_file_size_commit_log=40_000)
             whole.broker.sender.plain.native = None
             create(whole, "T")
@@ -502,6 +530,29 @@ def test_eight_requests_of_32_messages_are_columns_together(whole: Whole, monkey
     whole.frames(*(Command(320, one, join_batch(parts), opaque=number) for number, one in enumerate(fields)))
     assert calls == [[32] * 8]
     assert [answer.fields["queueOffset"] for answer in whole.peer.take()] == ["0"] * 4 + ["32"] * 4
+
+
+@pytest.mark.parametrize("end", ["", "\x02"], ids=["4.x", "5.x"])
+@pytest.mark.parametrize("tags", ["", "\x02TAGS\x01a"], ids=["no tag", "a tag"])
+@pytest.mark.parametrize("requests", [1, 3])
+def test_what_java_sends_in_batches_is_alike(whole: Whole, monkeypatch: pytest.MonkeyPatch, end: str, tags: str, requests: int) -> None:
+    """As its BatchProducer does, some of whose requests come with a read: then they are cheapest."""
+    create(whole, "T")
+    whole.broker.sender.plain.native = None
+    real, calls = whole.broker.store.put_columns, []
+
+    def counted(portions: Any, batch: Any, host: bytes) -> Any:
+        calls.append((type(batch), len(portions)))
+        return real(portions, batch, host)
+
+    monkeypatch.setattr(whole.broker.store, "put_columns", counted)
+    parts = [(0, b"body %02d" % n, f"UNIQ_KEY\x01{n:032X}\x02WAIT\x01true{tags}{end}".encode()) for n in range(32)]
+    unique = "UNIQ_KEY\x01B%d\x02" if end else ""
+    asked = [send_fields(m="true", properties=f"{unique and unique % n}WAIT\x01true{end}", queue_id=n % 4) for n in range(requests)]
+    whole.frames(*(Command(320, one, join_batch(parts), opaque=number) for number, one in enumerate(asked)))
+    assert calls == [(Alike, requests)]
+    assert [record.body for record in stored(whole)] == [body for _, body, _ in parts]
+    assert len(whole.broker.store.query("T", f"{7:032X}", 200, 0, 1 << 60)[0]) == requests
 
 
 @pytest.mark.parametrize("hot", [True, False], ids=["in time", "when the broker is behind"])

@@ -12,7 +12,7 @@ from roquet.broker import delay as delay_module
 from roquet.broker import retry as retry_module
 from roquet.broker import sent_back as sent_back_module
 from roquet.broker import transactions as transactions_module
-from roquet.broker.stored import take_apart, take_many_apart
+from roquet.broker.stored import LIKES, Again, take_apart, take_many_apart
 from roquet.broker.writer import Draft
 from roquet.speedups import native
 from roquet.wire.codes import RequestCode
@@ -66,6 +66,7 @@ def test_what_is_no_record_or_another_one_is_not_taken_apart() -> None:
 
 NAMES = b"REAL_TOPIC\x02UNIQ_KEY\x02x"
 TEXTS = ("UNIQ_KEY\x01U", "REAL_TOPIC\x01T", "REAL_QID\x013", "x\x01é", "w\x01a\x01b", "KEYS\x01k l", "y\x01" + "z" * 300)
+UNIQUES = [f"UNIQ_KEY\x01{value}" for value in ("V", "7", "é", "\x02", "", "\0", "W\x02x\x012")] + ["u\x01V"]
 ODD_TEXTS = ("", "x", "x\x01", "\x01v", "UNIQ_KEY\x01V", "a\x01\0")
 
 
@@ -73,11 +74,18 @@ def some_log(random: Random, *, odd: bool) -> tuple[bytes, int, list[int]]:
     """Bytes of a log with other things between its records, where they begin, and where the records do."""
     start = random.choice((0, 1_000))
     data, places = bytearray(random.randbytes(random.randrange(20))), []
-    for _ in range(random.randrange(1, 6)):
-        items = random.sample(TEXTS, random.randrange(len(TEXTS))) + (random.sample(ODD_TEXTS, 1) if odd and random.random() < 0.3 else [])
+    alike, items, topic = random.random() < 0.5, [""], ""
+    for number in range(random.randrange(1, 6)):
+        if not number or not alike:
+            topic = random.choice(("SCHEDULE_TOPIC_XXXX", "T", "tschüs"))
+            items = random.sample(TEXTS, random.randrange(len(TEXTS)))
+            items += random.sample(ODD_TEXTS, 1) if odd and random.random() < 0.3 else []
+        else:
+            unique = random.choice(UNIQUES if odd else UNIQUES[:2])
+            items = [unique if item.startswith("UNIQ_KEY") else item for item in items]
         places.append(start + len(data))
         data += replace(
-            SOUND, topic=random.choice(("SCHEDULE_TOPIC_XXXX", "T", "tschüs")), body=random.randbytes(random.choice((0, 5, 200))),
+            SOUND, topic=topic, body=random.randbytes(random.choice((0, 5, 200))),
             properties="\x02".join(items).encode(), physical_offset=places[-1], sys_flag=random.choice((0, 1, 8, -16)) if odd else 1,
             queue_offset=random.getrandbits(63), flag=-5, reconsume_times=random.choice((0, 7, -1)), born_timestamp=random.getrandbits(63),
         ).encode() + random.randbytes(random.choice((0, 0, 30)))  # fmt: skip
@@ -103,6 +111,21 @@ def test_many_are_taken_apart_as_one_is() -> None:
             assert key.decode() == "\x02".join([record.topic, *[wanted.get(name, "") for name in NAMES.decode().split("\x02")]])
             assert data[place - start :].startswith(kept)
             assert kept[BODY_AT:] == record.body
+
+
+def test_a_run_is_taken_apart_as_each_of_it_alone() -> None:
+    random = Random(9)
+    for _ in range(2_000):
+        data, start, places = some_log(random, odd=True)
+        for names in (NAMES, b"REAL_TOPIC\x02x"):
+            alone: list[Again] = []
+            for place in places:
+                LIKES.clear()
+                one = take_many_apart(data, start, [place], names)
+                if not one:
+                    break
+                alone += one
+            assert take_many_apart(data, start, places, names) == alone
 
 
 @pytest.mark.skipif(native is None, reason="the extension is not here")

@@ -8,10 +8,11 @@ import struct
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roquet.speedups import native
@@ -580,6 +581,57 @@ def test_keys_in_columns_and_single_ones_make_the_same_file_in_the_order_of_the_
         index.close()
         contents.append([path.read_bytes() for path in sorted((tmp_path / where / "index").iterdir())])
     assert len(contents[0]) > 5
+    assert contents[0] == contents[1]
+
+
+def add_alike(index: KeyIndex, topic: str, keys: list[str], offsets: list[int], store_ms: int) -> None:
+    index.add_alike(topic, "".join(keys).encode(), len(keys[0]), np.array(offsets), store_ms)
+
+
+def add_run(index: KeyIndex, topic: str, keys: list[str], offsets: list[int], store_ms: int) -> None:
+    index.add_run(b"".join([KEY.pack(key_hash(topic, key), offset, store_ms) for key, offset in zip(keys, offsets, strict=True)]))
+
+
+def add_each(index: KeyIndex, topic: str, keys: list[str], offsets: list[int], store_ms: int) -> None:
+    for key, offset in zip(keys, offsets, strict=True):
+        index.add(topic, key, offset, store_ms)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([add_alike, add_alike, add_many, add_run, add_each]), st.sampled_from("tu"), st.integers(1, 4),
+            st.integers(1, 9), st.sampled_from(["", "", "settle", "forget"]),
+        ),
+        max_size=12,
+    ),
+    st.sampled_from([1, 20, 1 << 18]),
+)  # fmt: skip
+def test_keys_that_are_alike_stand_in_the_order_of_the_log_among_all_others(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, str, int, int, str]], most: int
+) -> None:
+    contents = []
+    for mixed in (True, False):
+        root, at = tmp_path_factory.mktemp("alike"), 0
+        index = make(root, entries=40)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(index_module, "ALIKE_BYTES", most)
+            for number, (add, topic, size, count, then) in enumerate(steps):
+                keys = [f"{at + n:04}"[-size:] for n in range(count)]
+                before = index.waiting
+                (add if mixed else add_each)(index, topic, keys, list(range(at, at + count)), 1_000 * number)
+                assert index.waiting == before + count
+                at += count
+                if then == "settle":
+                    index.settle()
+                    assert index.waiting == 0
+                elif then == "forget":
+                    index.take_back(index.forget_from(at - 5))
+                    index.forget_from(at - 2)
+        index.settle()
+        index.close()
+        contents.append([path.read_bytes() for path in sorted((root / "index").iterdir())])
     assert contents[0] == contents[1]
 
 

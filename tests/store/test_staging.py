@@ -1,13 +1,15 @@
-"""The four ways into the log make the same records, wherever the log wants them to stand."""
+"""All ways into the log make the same records, wherever the log wants them to stand."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
 from roquet.errors import StoreUnavailable
+from roquet.store.alike import Alike
 from roquet.store.batch import Batch, Portion
 from roquet.store.disk import Disk
 from roquet.store.fanout import index_keys, queue_tag
@@ -21,7 +23,7 @@ from roquet.testing.clock import ManualClock
 from roquet.testing.disk import SimDisk
 from roquet.wire.batch import join_batch
 from roquet.wire.columns import batch_columns
-from roquet.wire.layout import RECORD_FIXED
+from roquet.wire.layout import FRONT, FRONTS, HOST_V6, HOSTS_V6, RECORD_FIXED
 from roquet.wire.record import Record
 
 HOST = bytes((10, 0, 0, 1)) + (10911).to_bytes(4, "big")
@@ -85,22 +87,39 @@ def many(place: Place) -> None:
     assert place.staging.put_columns(portions, Batch.of(columns, Texts.of(columns.properties), b""), HOST) is not None
 
 
+def as_rows(place: Place) -> None:
+    place.staging.native = None
+    host = place.staging.store_host
+    fronts = [FRONT.pack(0, 0, 0, 0, flag, 0, 0, 0, 5, HOST, 0, host, 0, 0, 0) for flag, _, _ in MESSAGES]
+    place.staging.put_rows(
+        [(place.queue, properties, None, 0, 0, 0, front + body) for front, (_, body, properties) in zip(fronts, MESSAGES, strict=True)]
+    )
+
+
+def as_alike(place: Place) -> None:
+    """They are, but for flags and the lengths of keys: so each alone."""
+    for message in MESSAGES:
+        batch = Alike.of(join_batch([message]))
+        assert batch is not None
+        assert place.staging.put_columns([Portion(place.queue, 1, 0, 5)], batch, HOST) is not None
+
+
 @pytest.mark.parametrize("lead", [b"", b"L" * 48], ids=["no lead", "a lead of 48 bytes"])
-def test_the_four_ways_make_the_same_records(lead: bytes) -> None:
+def test_all_ways_make_the_same_records(lead: bytes) -> None:
     contents, pending = [], []
-    for way in (one_by_one, of_a_read, some, many):
+    for way in (one_by_one, of_a_read, some, many, as_rows, as_alike):
         place = Place(lead)
         way(place)
         pending.append(list(place.staging.index.pending))
         records = place.records()
         assert [(record.flag, record.body, record.properties) for record in records] == MESSAGES
         contents.append(place.log.read(0, place.log.written))
-    assert contents[0] == contents[1] == contents[2] == contents[3]
+    assert len(set(contents)) == 1
     assert pending[0] == pending[1] == pending[2]  # as columns they are hashed already
     assert len(contents[0]) == sum(record.size + len(lead) for record in records)
 
 
-@pytest.mark.parametrize("way", [one_by_one, of_a_read, some, many])
+@pytest.mark.parametrize("way", [one_by_one, of_a_read, some, many, as_rows, as_alike])
 @pytest.mark.parametrize("lead", [b"", b"L" * 48], ids=["no lead", "a lead of 48 bytes"])
 def test_what_is_undone_leaves_nothing(way: Callable[[Place], None], lead: bytes) -> None:
     place = Place(lead)
@@ -112,6 +131,46 @@ def test_what_is_undone_leaves_nothing(way: Callable[[Place], None], lead: bytes
     assert place.log.end > end
     place.staging.undo()
     assert (place.log.end, bytes(place.queue.tail), place.queue.next) == (end, entries, len(MESSAGES))
+
+
+@pytest.mark.parametrize("lead", [b"", b"L" * 48], ids=["no lead", "a lead of 48 bytes"])
+def test_rows_go_into_the_log_one_by_one_as_together(lead: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those with long hosts, that are in no queue or that are not indexed, and where a file ends."""
+    random, contents = Random(3), []
+    rows = []
+    for number in range(1_000):
+        hosts = random.choice((0, 0, 0, 0, HOSTS_V6))
+        host = bytes(HOST_V6 if hosts else len(HOST))
+        kept = FRONTS[hosts].pack(0, 0, 0, 0, -number, 0, 0, hosts, number, host, 0, host, 0, 0, 0) + random.randbytes(
+            random.randrange(100)
+        )
+        text = random.choice((b"", b"TAGS\x01a", b"UNIQ_KEY\x01U%d" % number, b"KEYS\x01a b\x02UNIQ_KEY\x01\xff", b"XKEYS\x01a"))
+        rows.append((text, random.choice((None, 7, -1)), random.choice((0, 4, 8, 12)), random.randrange(3), random.getrandbits(40), kept))
+    runs = [random.randrange(1, 40) for _ in range(100)]
+    for together in (True, False):
+        place, at = Place(lead), 0
+        place.staging.native = None
+        if not together:
+            monkeypatch.setattr(place.staging, "_put_behind_each_other", lambda rows: False)
+        for run in runs:
+            place.staging.put_rows([(place.queue, *row) for row in rows[at : at + run]])
+            at += run
+        staged = [changed[1:] for changed in place.staging.staged]
+        place.log.commit()
+        contents.append((place.log.read(0, 1 << 16), place.log.written, bytes(place.queue.tail), place.staging.index.pending, staged))
+    assert contents[0] == contents[1]
+    assert contents[0][1] > 1 << 16
+
+
+def test_a_row_that_no_record_can_hold_leaves_nothing_of_those_before_it() -> None:
+    place = Place(b"")
+    place.staging.native = None
+    kept = FRONT.pack(0, 0, 0, 0, 0, 0, 0, 0, 5, HOST, 0, HOST, 0, 0, 0) + b"body"
+    with pytest.raises(struct.error):
+        place.staging.put_rows([(place.queue, b"UNIQ_KEY\x01U", None, 0, reconsumed, 0, kept) for reconsumed in (0, 1 << 40)])
+    assert (place.log.end, place.queue.next, bytes(place.queue.tail), place.staging.index.pending) == (0, 0, b"", [])
+    one_by_one(place)
+    assert len(place.records()) == len(MESSAGES)
 
 
 def test_a_number_that_no_record_can_hold_leaves_no_hole() -> None:

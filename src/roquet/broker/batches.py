@@ -12,6 +12,7 @@ from typing import NamedTuple
 from roquet.broker.send_properties import WAITS, may_ask_for_more
 from roquet.errors import Refused
 from roquet.message import Property
+from roquet.store.alike import Alike
 from roquet.store.batch import Batch, Portion
 from roquet.store.fanout import (
     KEYS_BYTES,
@@ -38,6 +39,8 @@ SEPARATOR = 2
 
 MANY = 48
 """Messages from which on columns cost less than one message after another."""
+ALIKE = 8
+"""The same of messages that are alike."""
 
 
 class BatchSend(NamedTuple):
@@ -77,11 +80,18 @@ def are_many(sends: Sequence[BatchSend]) -> bool:
     return sum([len(send.body) // (int.from_bytes(send.body[:4], "big") or 1) for send in sends]) >= MANY
 
 
-def columns_of(sends: Sequence[BatchSend]) -> tuple[list[Portion], Batch] | None:
-    """What `messages_of` does, for the messages of all these, which go together. None: something about one is unusual, so look at each."""
-    first, body = sends[0], sends[0].body if len(sends) == 1 else b"".join([send.body for send in sends])
-    columns, suffix = batch_columns(body), first.suffix
-    if columns is None or TAGS_MARK in suffix or KEYS_MARK in suffix:
+def columns_of(sends: Sequence[BatchSend]) -> tuple[list[Portion], Batch | Alike] | None:
+    """What `messages_of` does, for the messages of all these, which go together. None: they are few, or something about one is unusual, so
+    look at each."""
+    suffix = sends[0].suffix
+    if TAGS_MARK in suffix or KEYS_MARK in suffix:
+        return None
+    raw = b"".join([send.body for send in sends])
+    alike = _alike_of(sends, raw)
+    if alike is not None or not are_many(sends):
+        return alike
+    columns = batch_columns(raw)
+    if columns is None:
         return None
     ends = list(accumulate([len(send.body) for send in sends]))
     stops = np.searchsorted(columns.starts, ends).tolist()
@@ -105,6 +115,23 @@ def columns_of(sends: Sequence[BatchSend]) -> tuple[list[Portion], Batch] | None
         suffix = suffix[1:]
     portions = [Portion(send.queue, count, send.sys_flag, send.born_ms) for send, count in zip(sends, counts, strict=True)]
     return portions, Batch.of(columns, texts, suffix.encode())
+
+
+def _alike_of(sends: Sequence[BatchSend], raw: bytes) -> tuple[list[Portion], Alike] | None:
+    """The same where all of them, one behind the other, differ in nothing but bodies and unique keys. None: they differ, or are few."""
+    size = int.from_bytes(raw[:4], "big")
+    if len(raw) < ALIKE * size or not size or any(len(send.body) % size or not send.body for send in sends):
+        return None
+    alike = Alike.of(raw)
+    if alike is None:
+        return None
+    text, suffix = alike.text, sends[0].suffix
+    if may_ask_for_more(text) or len(text) > PROPERTIES_MAX - max([len(send.suffix.encode()) for send in sends]):
+        return None
+    if any(property_of(send.suffix, Property.UNIQUE_KEY) for send in sends):
+        suffix = without_unique_key(suffix)
+    alike.suffix = suffix.encode()[text[-1] == SEPARATOR :]
+    return [Portion(send.queue, len(send.body) // size, send.sys_flag, send.born_ms) for send in sends], alike
 
 
 def messages_of(parts: list[InnerMessage], suffix: str) -> list[BatchedMessage]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from roquet.broker.batches import BatchSend, Suffixes, are_many, columns_of, go_together, messages_of
+from roquet.broker.batches import BatchSend, Suffixes, columns_of, go_together, messages_of
 from roquet.broker.send_properties import (
     KEPT_FLAGS,
     SPECIAL_MARKS,
@@ -385,7 +385,7 @@ class PlainSends:
     def put_many(self, sends: Sequence[BatchSend], host: bytes) -> list[BatchParts] | None:
         """The messages of all these as columns: where those of each were put. None: few, or not sure; then nothing has happened, and one
         message goes after another."""
-        found = columns_of(sends) if are_many(sends) else None
+        found = columns_of(sends)
         placed = None if found is None else self.store.put_columns(*found, host)
         if found is None or placed is None:
             return None
@@ -399,11 +399,10 @@ class PlainSends:
 
     def _ids(self, offsets: Longs) -> bytes:
         """Message ids of these places in the log, with a comma behind each."""
-        ids = np.empty((len(offsets), ID_SIZE), dtype=np.uint8)
-        ids[:, :16] = np.frombuffer(self.host_id.encode(), dtype=np.uint8)
-        ids[:, 16:32] = np.frombuffer(offsets.astype(">u8").tobytes().hex().upper().encode(), dtype=np.uint8).reshape(-1, 16)
-        ids[:, 32] = ord(",")
-        return ids.tobytes()
+        ids = bytearray(b"%b%016d," % (self.host_id.encode(), 0) * len(offsets))
+        hexes = offsets.astype(">u8").tobytes().hex().upper().encode()
+        np.ndarray((len(offsets),), "V16", ids, 16, (ID_SIZE,))[:] = np.frombuffer(hexes, "V16")
+        return bytes(ids)
 
     # Answering
 

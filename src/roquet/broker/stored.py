@@ -13,8 +13,9 @@ from typing import NamedTuple
 from zlib import crc32
 
 from roquet.broker.writer import Draft, StoredAt
+from roquet.message import Property
 from roquet.store.disk import Cold
-from roquet.store.fanout import index_keys, is_indexed, queue_tag
+from roquet.store.fanout import UNIQUE_KEY_BYTES, index_keys, is_indexed, queue_tag
 from roquet.store.queue import ConsumeQueue
 from roquet.store.records import LIKELY_SIZE
 from roquet.store.staging import Staging
@@ -23,6 +24,11 @@ from roquet.store.window import LogWindow
 from roquet.wire.layout import FRONT, HOSTS_V6, MAGIC_V1, PROPERTIES_MAX, RECORD_MIN, TOPIC_MAX_V1
 
 BODY_AT = FRONT.size
+
+END = 12
+"""Bytes at the end of a record by which others like it are found."""
+LIKE_MAX, LIKES_MAX = 1_024, 1_000
+"""Bytes behind the body of a record for which others like it are looked for, and how many such are kept."""
 
 Again = tuple[bytes, int, int, int, int, bytes, bytes]
 """A message that may be put once more: (its topic and the values of the properties that were asked for, a 2 before each and nothing for
@@ -80,9 +86,12 @@ def take_apart(record: bytes | memoryview, offset: int) -> Stored | None:
         text, topic = raw.decode(), bytes(record[topic_at + 1 : topic_stop]).decode()
     except UnicodeDecodeError:
         return None
-    items = [item.partition("\x01") for item in text.split("\x02")] if text else []
-    properties = {name: value for name, _, value in items}
     # They read and write as the same text: no name stands twice, no name and no value is empty, and no separator stands at the end.
+    items = text.split("\x02") if text else []
+    try:
+        properties = dict([item.split("\x01", 1) for item in items])
+    except ValueError:  # there is no value
+        return None
     if len(properties) != len(items) or "" in properties or "" in properties.values() or "\0" in text:
         return None
     return Stored(
@@ -91,20 +100,79 @@ def take_apart(record: bytes | memoryview, offset: int) -> Stored | None:
     )  # fmt: skip
 
 
+class Like(NamedTuple):
+    """What follows the body of a usual record. One that has the same there, but for its unique key, is usual too, as most are."""
+
+    key: bytes
+    """Of `Again`."""
+    before: bytes
+    unique_stop: int
+    behind: bytes
+    """What stands before and behind the value of the unique key, and where that ends."""
+    raw_at: int
+    size: int
+
+    @classmethod
+    def of(cls, again: Again, record: bytes, unique: str) -> Like | None:
+        """None: it has no unique key, or one unlike those of clients, or others would hardly be found by their ends."""
+        key, _, _, _, _, raw, kept = again
+        value, rest = unique.encode(), record[len(kept) :]
+        if not value.isalnum() or len(rest) > LIKE_MAX:
+            return None
+        raw_at = len(rest) - len(raw)
+        at = raw_at + (b"\x02" + raw).index(b"\x02" + UNIQUE_KEY_BYTES) + len(UNIQUE_KEY_BYTES)
+        stop = at + len(value)
+        return cls(key, rest[:at], stop, rest[stop:], raw_at, len(rest)) if len(rest) - stop >= END else None
+
+    def again(self, record: bytes, place: int) -> Again | None:
+        """The record that should begin at this log offset, if it is like this one."""
+        if len(record) < RECORD_MIN:
+            return None
+        size, magic, crc, _, _, queue_offset, physical, sys_flag, _, _, _, _, reconsumed, _, body_size = FRONT.unpack_from(record)
+        if size != len(record) or magic != MAGIC_V1 or physical != place or sys_flag & HOSTS_V6 or body_size < 0:
+            return None
+        if size - body_size != BODY_AT + self.size:
+            return None
+        rest, kept = record[-self.size :], record[: -self.size]
+        if (
+            not rest.startswith(self.before) or not rest.endswith(self.behind) or not rest[len(self.before) : self.unique_stop].isalnum()
+            or crc32(kept[BODY_AT:]) & 0x7FFFFFFF != crc
+        ):  # fmt: skip
+            return None
+        return self.key, size, queue_offset, sys_flag, reconsumed, rest[self.raw_at :], kept
+
+
+LIKES: dict[tuple[bytes, bytes], Like] = {}
+"""By the names of the properties that were asked for, and the last bytes of such a record: there stands where it goes to."""
+
+
 def take_many_apart(data: bytes | memoryview, start: int, places: list[int], names: bytes) -> list[Again]:
     """The records that begin at these log offsets, up to the first that is unusual or not wholly among these bytes of the log, which begin
     at `start`. `names`: of properties, a 2 between them."""
     texts = names.decode().split("\x02")
+    nothing = [""] * len(texts)
     found: list[Again] = []
     for place in places:
         at = place - start
         size = int.from_bytes(data[at : at + 4], "big", signed=True) if at >= 0 else 0
-        message = take_apart(data[at : at + size], place) if size > 0 else None
-        if message is None:
-            break
-        key = "\x02".join([message.topic, *[message.properties.get(name, "") for name in texts]]).encode()
-        kept = bytes(data[at : at + BODY_AT + len(message.body)])
-        found.append((key, size, message.queue_offset, message.sys_flag, message.reconsumed, message.raw, kept))
+        record = bytes(data[at : at + size]) if size > 0 else b""
+        like = LIKES.get((names, record[-END:]))
+        again = None if like is None else like.again(record, place)
+        if again is None:
+            message = take_apart(record, place)
+            if message is None:
+                break
+            topic, body, raw, _, properties, _, sys_flag, queue_offset, _, _, _, _, reconsumed = message
+            key = "\x02".join([topic, *map(properties.get, texts, nothing)]).encode()
+            again = key, size, queue_offset, sys_flag, reconsumed, raw, record[: BODY_AT + len(body)]
+            # One that was sent back has one more id of its own: no other is like it.
+            alone = Property.UNIQUE_KEY in texts or Property.ORIGIN_MESSAGE_ID in properties
+            like = None if alone else Like.of(again, record, properties.get(Property.UNIQUE_KEY, ""))
+            if like is not None:
+                if len(LIKES) >= LIKES_MAX:
+                    LIKES.clear()
+                LIKES[names, record[-END:]] = like
+        found.append(again)
     return found
 
 

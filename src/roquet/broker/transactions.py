@@ -592,7 +592,8 @@ class Transactions(Part):
         return place < 0 or (place < len(self._done) and self._done[place] == 1)
 
     def _is_ending(self, half: int) -> bool:
-        at, ops = self._ending.get(half), self.store.find_queue(OP_HALF_TOPIC, 0)
+        at = self._ending.get(half)
+        ops = None if at is None else self.store.find_queue(OP_HALF_TOPIC, 0)
         return at is not None and ops is not None and at < ops.next
 
     def _next_pending(self, half: int) -> int:

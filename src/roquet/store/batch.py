@@ -19,6 +19,8 @@ from roquet.wire.layout import FRONT, MAGIC_V1
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from roquet.store.index import KeyIndex
+
 Longs: TypeAlias = "npt.NDArray[np.int64]"
 
 FRONT_BYTES = f"V{FRONT.size}"
@@ -51,17 +53,19 @@ class Batch:
     def __len__(self) -> int:
         return len(self.columns)
 
-    def sizes(self, topic_field: bytes) -> Longs:
-        """Of the records."""
+    def places(self, topic_field: bytes, start: int, lead: int) -> tuple[Longs, Longs]:
+        """Where each record begins and ends in the log, if the lead of the first stands at `start`."""
         fixed = FRONT.size + len(topic_field) + 2 + len(self.suffix)
-        found: Longs = self.columns.body_sizes + self.columns.property_sizes + fixed
-        return found
+        sizes: Longs = self.columns.body_sizes + self.columns.property_sizes + fixed
+        ends: Longs = np.cumsum(sizes + lead) + start
+        return ends - sizes, ends
 
     def records(
-        self, sizes: Longs, offsets: Longs, portions: Sequence[Portion], firsts: Sequence[int],
+        self, offsets: Longs, ends: Longs, portions: Sequence[Portion], firsts: Sequence[int],
         born_host: bytes, store_ms: int, store_host: bytes, lead: bytes = b"",
     ) -> bytes:  # fmt: skip
-        """One after another, as the log holds them, each behind its `lead`. `firsts`: the first queue offset of each portion."""
+        """One after another, as the log holds them, each behind its `lead`; they begin and end there. `firsts`: the first queue offset of
+        each portion."""
         columns, count = self.columns, len(self)
         topic_field = portions[0].queue.topic_field
         fronts = np.empty(count, dtype=COLUMNS[0])
@@ -72,7 +76,9 @@ class Batch:
             fronts[start:stop] = np.array(same, COLUMNS[0])
             fronts["queue_offset"][start:stop] = np.arange(first, first + portion.messages)
             start = stop
-        fronts["size"], fronts["flag"], fronts["physical_offset"], fronts["body_size"] = sizes, columns.flags, offsets, columns.body_sizes
+        fronts["size"], fronts["flag"], fronts["physical_offset"], fronts["body_size"] = (
+            ends - offsets, columns.flags, offsets, columns.body_sizes,
+        )  # fmt: skip
         fronts["crc"] = np.fromiter(map(crc32, columns.bodies), dtype=np.int64, count=count) & 0x7FFFFFFF
         middles = np.empty((count, len(topic_field) + 2), dtype=np.uint8)
         middles[:, :-2] = np.frombuffer(topic_field, dtype=np.uint8)
@@ -85,8 +91,14 @@ class Batch:
         pieces[3::5] = columns.properties
         return b"".join(pieces)
 
-    def entries(self, sizes: Longs, offsets: Longs) -> bytes:
+    def entries(self, offsets: Longs, ends: Longs) -> bytes:
         """Of the queue."""
         entries = np.empty(len(self), dtype=ENTRIES)
-        entries["offset"], entries["size"], entries["tag"] = offsets, sizes, self.tags
+        entries["offset"], entries["size"], entries["tag"] = offsets, ends - offsets, self.tags
         return entries.tobytes()
+
+    def add_keys(self, index: KeyIndex, topic: str, offsets: Longs, store_ms: int) -> None:
+        """Of the records that stand there."""
+        owners, hashes, units = self.keys
+        if len(owners):
+            index.add_many(topic, hashes, units, offsets[owners], store_ms)

@@ -24,6 +24,7 @@ import errno
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
 from roquet.ports import Clock
@@ -49,8 +50,13 @@ Numbers: TypeAlias = "npt.NDArray[np.int64]"
 Hashed = tuple[Ints, Numbers, Numbers]
 """(key_hash, physical offset, store time in ms), a column each."""
 
+Alike = tuple[str, bytes, int, Numbers, int]
+"""(topic, keys of one size, that size, their physical offsets, store time in ms)."""
+
 BATCH = 8_192
 """Keys hashed together. Bounds the memory that it takes after a long wait for disk space."""
+ALIKE_BYTES = 1 << 18
+"""The same for keys that are alike."""
 PENDING_MAX = 1_000_000
 """Keys kept while the disk takes none; beyond it the oldest are dropped and counted."""
 STRETCH = 1 << 20
@@ -189,7 +195,8 @@ class KeyIndex:
     """All index files of one store. One owner, one thread; only what `begin_sync` returns and Cold.fetch run elsewhere.
 
     `pending` may be appended to directly, in the order of the log; it stays the same list for ever. `_hashed` holds keys that
-    came in columns or could not be written, and all of them stand before those in `pending`. `runs` is KEYS, between the two.
+    came in columns or could not be written, and all of them stand before those in `pending`. Between the two are `_alike`, keys that came
+    in columns and are hashed with others, and then `runs`, which is KEYS.
     """
 
     def __init__(
@@ -210,6 +217,8 @@ class KeyIndex:
         # State of the owner's thread.
         self.pending: list[Pending] = []
         self._hashed: list[Hashed] = []
+        self._alike: list[Alike] = []
+        self._alike_bytes = 0
         self.runs = bytearray()
         self.covered = 0
         """Records from this physical offset on must be dispatched again after `open`; keys below it are ignored. The start of
@@ -242,9 +251,18 @@ class KeyIndex:
     def add_many(self, topic: str, hashes: npt.NDArray[np.uint32], units: Numbers, physical_offsets: Numbers, store_ms: int) -> None:
         """The same for many keys of one topic, of which only Java's hash and the length in UTF-16 units are needed."""
         self._hash_pending()  # what came before stays before
-        head = np.uint32(self._topic_hashes[topic])
+        head = np.array([self._topic_hashes[topic]], dtype=np.uint32)
         times = np.full(len(hashes), store_ms, dtype=np.int64)
-        self._hashed.append((joined_hashes(np.full(len(hashes), head), hashes, units), physical_offsets, times))
+        self._hashed.append((joined_hashes(head, hashes, units), physical_offsets, times))
+
+    def add_alike(self, topic: str, keys: bytes, size: int, physical_offsets: Numbers, store_ms: int) -> None:
+        """The same for many keys of one topic that are ASCII and all of this size, one behind the other."""
+        if self.pending or self.runs:
+            self._hash_pending()
+        self._alike.append((topic, keys, size, physical_offsets, store_ms))
+        self._alike_bytes += len(keys)
+        if self._alike_bytes >= ALIKE_BYTES:
+            self._open_runs()
 
     def add_run(self, keys: bytes) -> None:
         """The same for KEYS, of any topics."""
@@ -258,6 +276,8 @@ class KeyIndex:
         count = len(self.pending) + len(self.runs) // KEY.size
         for hashes, _, _ in self._hashed:
             count += len(hashes)
+        for _, _, _, offsets, _ in self._alike:
+            count += len(offsets)
         return count
 
     def forget_from(self, physical_offset: int) -> tuple[list[Hashed], list[Pending]]:
@@ -306,7 +326,7 @@ class KeyIndex:
 
     def _take_keys(self) -> bytes:
         """All that is pending, as KEYS."""
-        if self.runs and not self.pending and not self._hashed and KEY.unpack_from(self.runs)[1] >= self.covered:
+        if self.runs and not self.pending and not self._hashed and not self._alike and KEY.unpack_from(self.runs)[1] >= self.covered:
             keys, self.runs = bytes(self.runs), bytearray()
             return keys
         self._hash_pending()
@@ -329,13 +349,25 @@ class KeyIndex:
         self.pending.clear()
 
     def _open_runs(self) -> None:
-        """Their keys become columns."""
+        """Their keys become columns, after those that stand before them."""
+        if self._alike:
+            self._open_alike()
         if self.runs:
             hashes, offsets, times = columns_of(bytes(self.runs))
             self.runs.clear()
             kept = offsets >= self.covered
             if kept.any():
                 self._hashed.append((hashes[kept], offsets[kept], times[kept]))
+
+    def _open_alike(self) -> None:
+        for (topic, size), some in groupby(self._alike, key=lambda one: (one[0], one[2])):
+            _, keys, _, offsets, times = zip(*some, strict=True)
+            rows = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, size).astype(np.uint32)
+            head = np.array([self._topic_hashes[topic]], dtype=np.uint32)
+            hashes = joined_hashes(head, rows @ powers()[:size][::-1], np.array([size]))
+            self._hashed.append((hashes, np.concatenate(offsets), np.repeat(times, [len(one) for one in offsets])))
+        self._alike.clear()
+        self._alike_bytes = 0
 
     def _append(self, file: IndexFile, keys: bytes) -> None:
         """Keys for whose entries this file has room."""

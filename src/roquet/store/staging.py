@@ -1,7 +1,7 @@
 """Messages on their way into the log: records at their places, entries of their queues, keys for the index. All of it is in memory, and
 happens with the next commit or, undone, not at all.
 
-Three ways lead here, for one message, some, and many as columns; `pack` and `store.batch` are the two spellings of one record. A log may
+Three ways lead here, for one message, some, and many as columns; `pack`, `store.batch` and `store.alike` spell one record. A log may
 want room before each record (`Log.lead`): the record's place is behind it.
 """
 
@@ -14,14 +14,14 @@ from zlib import crc32
 
 from roquet.errors import StoreUnavailable
 from roquet.speedups import native
+from roquet.store.alike import Alike
 from roquet.store.batch import Batch, Longs, Portion
-from roquet.store.fanout import TRANSACTION_MASK, index_keys, is_indexed, is_queued, queue_tag
+from roquet.store.fanout import KEYS_BYTES, TRANSACTION_MASK, UNIQUE_KEY_BYTES, index_keys, is_indexed, is_queued, queue_tag
 from roquet.store.index import KeyIndex
 from roquet.store.log import Log
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.storable import unstorable
 from roquet.store.texts import is_text
-from roquet.wire.arrays import np
 from roquet.wire.layout import (
     BORN_HOST_V6,
     ENTRY,
@@ -37,6 +37,7 @@ from roquet.wire.layout import (
     STORE_HOST_V6,
     SYS_FLAG_AT,
     alike,
+    place,
 )
 
 Staged = tuple[ConsumeQueue, int, int, int]
@@ -54,6 +55,12 @@ What it keeps stands as in a record, from its beginning to the end of its body; 
 Send = tuple[ConsumeQueue, bytes, bytes, int, Sequence[str], int, int, int]
 """(queue, body, properties, tag hash, keys, sys flag, flag, born time) of a message that was not consumed before and is no part of a
 transaction."""
+
+KEPT_FRONT = struct.Struct(">iIii4sqqi16sq8siqi")
+"""layout.FRONT, with what a row keeps as it stands there: these three."""
+FLAG = slice(place("flag"), place("queue_offset"))
+BORN = slice(place("born_ms"), place("store_ms"))
+STORE_HOST = slice(place("store_host"), place("reconsumed"))
 
 
 def pack(
@@ -201,12 +208,48 @@ class Staging:
     def put_rows(self, rows: list[Row]) -> None:
         """`put_derived` of each, in this order: all of them or, when an exception leaves, none."""
         with self.together():
+            if self.native is None and self._put_behind_each_other(rows):
+                return
             at = 0
             while at < len(rows):
                 at = self._put_compiled(rows, at)
                 if at < len(rows):
                     self._put_row(*rows[at])
                     at += 1
+
+    def _put_behind_each_other(self, rows: list[Row]) -> bool:
+        """The same where nothing about them is unusual, and they stand together in the present file. False: nothing has happened."""
+        log, now_ms, lead, pending = self.log, self.now_ms, self._lead, self.index.pending
+        total = 0
+        for queue, properties, _, _, _, _, kept in rows:
+            if kept[SYS_FLAG_AT + 3] & HOSTS_V6 or b"\0" in properties or len(properties) > PROPERTIES_MAX:
+                return False
+            total += lead + len(kept) + len(queue.topic_field) + 2 + len(properties)
+        if not log.has_room(total):
+            return False
+        at = log.reserve(total)
+        staged, put = log.staged, self.staged.append
+        for queue, properties, tag, sys_flag, reconsumed, prepared, kept in rows:
+            body, offset, topic_field = kept[FRONT.size :], at + lead, queue.topic_field
+            size = len(kept) + len(topic_field) + 2 + len(properties)
+            at = offset + size
+            queued = not sys_flag & TRANSACTION_MASK or is_queued(sys_flag)
+            queue_offset = queue.next if queued else 0
+            front = KEPT_FRONT.pack(
+                size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue.queue_id, kept[FLAG], queue_offset, offset, sys_flag, kept[BORN], now_ms,
+                kept[STORE_HOST], reconsumed, prepared, len(body),
+            )  # fmt: skip
+            staged.append(b"%b%b%b%b%b%b" % (log.lead, front, body, topic_field, len(properties).to_bytes(2, "big"), properties))
+            if tag is None:
+                tag = queue_tag(queue.topic, properties.decode(errors="replace"), now_ms, self.delays_ms)
+            if queued:
+                put((queue, queue_offset, queue_offset + 1, at))
+                queue.tail += ENTRY.pack(offset, size, tag)
+                queue.next = queue_offset + 1
+            if (UNIQUE_KEY_BYTES in properties or KEYS_BYTES in properties) and is_indexed(sys_flag):
+                for key in index_keys(properties.decode(errors="replace")):
+                    pending.append((queue.topic, key, offset, now_ms))
+        return True
 
     def _put_compiled(self, rows: list[Row], at: int) -> int:
         """Those from here on that the extension takes; returns where the first stands that it does not."""
@@ -270,38 +313,34 @@ class Staging:
         queue.next = queue_offset
         return offsets, first
 
-    def put_columns(self, portions: Sequence[Portion], batch: Batch, born_host: bytes) -> tuple[Longs, list[int]] | None:
+    def put_columns(self, portions: Sequence[Portion], batch: Batch | Alike, born_host: bytes) -> tuple[Longs, list[int]] | None:
         """`put_batch` for the messages of all these portions, which are columns: (their log offsets, the first queue offset of each
         portion). None: not here (another size of host, the end of a file); nothing has happened."""
         log, store_ms, topic_field = self.log, self.now_ms, portions[0].queue.topic_field
         if not is_text(batch.suffix):  # what the messages bring themselves was looked at when they became columns
             raise unstorable(batch.suffix)
-        sizes = batch.sizes(topic_field)
-        total = int(sizes.sum()) + self._lead * len(batch)
+        offsets, ends = batch.places(topic_field, log.end, self._lead)
+        total = int(ends[-1]) - log.end
         if len(born_host) != HOST or len(self.store_host) != HOST or not log.has_room(total):
             return None
-        offsets: Longs = log.end + np.cumsum(sizes + self._lead) - sizes
         nexts: dict[ConsumeQueue, int] = {}
         firsts: list[int] = []
         for queue, count, _, _ in portions:
             firsts.append(nexts.get(queue, queue.next))
             nexts[queue] = firsts[-1] + count
-        records = batch.records(sizes, offsets, portions, firsts, born_host, store_ms, self.store_host, log.lead)
-        entries = batch.entries(sizes, offsets)
-        ends = (offsets + sizes).tolist()
+        records = batch.records(offsets, ends, portions, firsts, born_host, store_ms, self.store_host, log.lead)
+        entries = batch.entries(offsets, ends)
         # From here on nothing can fail.
         log.reserve(total)
         log.staged.append(records)
         start = 0
         for (queue, count, _, _), first in zip(portions, firsts, strict=True):
             stop = start + count
-            self.staged.append((queue, first, first + count, ends[stop - 1]))
+            self.staged.append((queue, first, first + count, int(ends[stop - 1])))
             queue.tail += entries[start * ENTRY_SIZE : stop * ENTRY_SIZE]
             queue.next = first + count
             start = stop
-        owners, hashes, units = batch.keys
-        if len(owners):
-            self.index.add_many(portions[0].queue.topic, hashes, units, offsets[owners], store_ms)
+        batch.add_keys(self.index, portions[0].queue.topic, offsets, store_ms)
         return offsets, firsts
 
     def put_run(self, records: bytes, queues: Sequence[tuple[ConsumeQueue, int, bytes]], keys: bytes) -> None:
