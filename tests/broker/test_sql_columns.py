@@ -11,7 +11,7 @@ import pytest
 
 from roquet.broker import sql_columns as module
 from roquet.broker.pull import Pull, Puller
-from roquet.broker.sql_columns import Decisions, judge_at_once, matching, property_rows, reads
+from roquet.broker.sql_columns import Decisions, judge_at_once, matching, property_rows, property_texts, reads
 from roquet.routing.sql92 import Filter, compiled
 from roquet.speedups import native
 from roquet.store.mending import Odd
@@ -209,7 +209,9 @@ def test_each_row_is_judged_once(whole: Whole, form: Any) -> None:
     data = memoryview(log.read(start, entries[-1][0] + entries[-1][1] - start))
     begins, sizes = np.array([place - start for place, _, _ in entries]), np.array([size for _, size, _ in entries])
     filter = compiled("a > 5 OR region IS NULL")
-    rows = property_rows(data, begins, sizes, 0, (b"a", b"region"))
+    texts = property_texts(data, begins, sizes, 0)
+    assert texts is not None
+    rows = property_rows(data, *texts, (b"a", b"region"))
     assert rows is not None
     assert len(set(rows)) > 10
     decisions = Decisions(filter)
