@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from roquet.broker.gather import Gathered, View
-from roquet.broker.scans import GAP_MAX, Span, bounded, spans
+from roquet.broker.scans import GAP_MAX, Span, bounded, cut, spans
 from roquet.routing.sql92 import Filter
 from roquet.speedups import native
 from roquet.store.disk import Cold
@@ -20,7 +20,7 @@ from roquet.store.stretches import STRETCH
 from roquet.store.texts import Texts
 from roquet.wire.arrays import layout, np
 from roquet.wire.columns import ENTRIES
-from roquet.wire.layout import BODY_AT, ENTRY, HOSTS_V6, MAGIC_AT, MAGIC_V1, QUEUE_OFFSET_AT, RECORD_MIN, SYS_FLAG_AT
+from roquet.wire.layout import BODY_AT, HOSTS_V6, MAGIC_AT, MAGIC_V1, QUEUE_OFFSET_AT, RECORD_MIN, SYS_FLAG_AT
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,6 +31,8 @@ FIRST = 128
 """Records that are judged at first: where most of them match, they are an answer."""
 NAMES_MAX = 8
 SEPARATOR = b"\x02"
+COPIED_MAX = 512 * 1024
+"""Bytes of records that are copied to be judged together."""
 TEXT_MAX = 1_024
 """Bytes of the longest properties that are compared byte by byte."""
 FRONT = layout(
@@ -43,6 +45,7 @@ FRONT = layout(
 )
 FRONT_BYTES = f"V{BODY_AT}"
 
+Entries: TypeAlias = "npt.NDArray[np.void]"
 Bools: TypeAlias = "npt.NDArray[np.bool_]"
 Longs: TypeAlias = "npt.NDArray[np.int64]"
 
@@ -62,26 +65,73 @@ def judge_at_once(
     if (places[1:] - sizes[:-1] < places[:-1]).any():  # they overlap, or do not rise
         return None
     records: list[bytes] = []
-    decisions, names = Decisions(filter), tuple([name.encode() for name in filter.names])
     at = size = 0
     try:
-        for span in bounded(reads(places, sizes, log.segments.size)):
-            data = view(span.start, span.length)
-            found = matching_at_once(raw[at * ENTRY.size : span.stop * ENTRY.size], data, span.start, number + at, names, decisions)
-            if found is None:
-                break
-            for one in found:
-                begin, length = int(places[at + one]) - span.start, int(sizes[at + one])
+        for part in judged(entries, number, filter, count_max, log.segments.size, view):
+            for one in part.taken:
+                begin, length = int(part.begins[one]), int(sizes[at + one])
                 size += length
                 if records and size > size_max:
                     return b"".join(records), len(records), at + one
-                records.append(bytes(data[begin : begin + length]))
+                records.append(bytes(part.data[begin : begin + length]))
                 if len(records) >= count_max:
                     return b"".join(records), len(records), at + one + 1
-            at = span.stop
+            at += len(part.begins)
     except (Cold, LookupError):
         pass  # what was judged stays judged; the next pull goes on where this one ended
     return (b"".join(records), len(records), at) if at else None
+
+
+class Part(NamedTuple):
+    """Entries that follow each other and were judged."""
+
+    data: memoryview
+    """Has their records."""
+    begins: Longs
+    """Where each of them does there."""
+    taken: list[int]
+    """Which of them are."""
+
+
+def judged(entries: Entries, number: int, filter: Filter, count_max: int, file_size: int, view: View) -> Iterator[Part]:
+    """These entries part by part, up to the first part with a record that is not what its entry says, or is unusual."""
+    places, sizes = entries["offset"].astype(np.int64), entries["size"].astype(np.int64)
+    decisions, names = Decisions(filter), tuple([name.encode() for name in filter.names])
+    at, parts = 0, list(bounded(reads(places, sizes, file_size)))
+    for part in parts:
+        data = view(part.start, part.length)
+        taken = matching_at_once(entries[at : part.stop].tobytes(), data, part.start, number + at, names, decisions)
+        if taken is None:
+            return
+        yield Part(data, places[at : part.stop] - part.start, taken)
+        few = len(taken) * len(entries) < count_max * part.stop  # so the answer will hardly be full before all are judged
+        if not at and few and len(parts) > 2 and matching_at_once is matching:
+            rest = copied(entries[: parts[-1].stop], parts, view)
+            taken = rest and matching(*rest, 0, number + part.stop, names, decisions)
+            if rest is not None and taken is not None:
+                yield Part(rest[1], np.frombuffer(rest[0], ENTRIES)["offset"], taken)
+                return
+        at = part.stop
+
+
+def copied(entries: Entries, parts: list[Span], view: View) -> tuple[bytes, memoryview] | None:
+    """The entries of all parts but the first, as if their records stood one after another from 0 on; and these: what numpy does costs most
+    of all for each call. None: they are long, or not all in memory."""
+    rest = entries[parts[0].stop :].copy()
+    places, sizes = rest["offset"].astype(np.int64), rest["size"].astype(np.int64)
+    ends = sizes.cumsum()
+    if ends[-1] > COPIED_MAX:
+        return None
+    at, pieces = 0, []
+    try:
+        for part in parts[1:]:
+            stop = part.stop - parts[0].stop
+            pieces.append(cut(view(part.start, part.length), places[at:stop] - part.start, sizes[at:stop]))
+            at = stop
+    except (Cold, LookupError):
+        return None
+    rest["offset"] = ends - sizes
+    return rest.tobytes(), memoryview(b"".join(pieces))
 
 
 def reads(places: Longs, sizes: Longs, file_size: int) -> Iterator[Span]:
