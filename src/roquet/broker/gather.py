@@ -75,10 +75,11 @@ def gather(
             return None
         flat = places_and_sizes(judged).unpack_from(raw)
         places, sizes, numbers = flat[::2], flat[1::2], range(number, number + judged)
-        if min(sizes) < RECORD_MIN or max(sizes) > record_max or places[0] < start or places[-1] + sizes[-1] > PLACE_MAX:
+        least, most = (sizes[0], sizes[0]) if sizes.count(sizes[0]) == judged else (min(sizes), max(sizes))
+        if least < RECORD_MIN or most > record_max or places[0] < start or places[-1] + sizes[-1] > PLACE_MAX:
             return None
-        ends, after = tuple(map(add, places, sizes))[:-1], places[1:]
-        if ends != after and not all(map(le, ends, after)):  # they overlap, or do not rise
+        in_a_row = least == most and places == tuple(range(places[0], places[0] + judged * most, most))
+        if not in_a_row and not all(map(le, map(add, places, sizes), places[1:])):  # they overlap, or do not rise
             return None
         if judged > count_max or sum(sizes) > size_max:
             judged = min(max(1, count_max), fitting(sizes, size_max))
