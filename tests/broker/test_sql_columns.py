@@ -83,6 +83,7 @@ def one_by_one(puller: Puller, raw: bytes, filter: Filter, offset: int, count_ma
 @pytest.fixture(params=FORMS, autouse=True)
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "matching_at_once", request.param)
+    monkeypatch.setattr(module, "ALIKE_MIN", 4)
     return request.param
 
 

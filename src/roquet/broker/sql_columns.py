@@ -36,6 +36,8 @@ NAMES_MAX = 8
 SEPARATOR = b"\x02"
 COPIED_MAX = 512 * 1024
 """Bytes of records that are copied to be judged together."""
+ALIKE_MIN = 64
+"""Records whose properties have one length from which on it costs less to compare their bytes than to take them apart."""
 TEXT_MAX = 1_024
 """Bytes of the longest properties that are compared byte by byte."""
 FRONT = layout(
@@ -166,7 +168,7 @@ def matching(
     starts, stops = texts
     left: Longs = np.arange(len(starts))
     taken: list[int] = []
-    while len(left) >= MANY:  # most are laid out as the first is, or as the first of those that are not
+    while np.count_nonzero(stops - starts == stops[:1] - starts[:1]) >= ALIKE_MIN:  # as long as the first of those that are left
         first = Layout.of(bytes(data[starts[0] : stops[0]]), names)
         if first is None:
             break
@@ -174,7 +176,7 @@ def matching(
         taken += left[found].tolist()
         others = ~alike
         left, starts, stops = left[others], starts[others], stops[others]
-        if 4 * len(left) > 3 * len(alike):
+        if len(alike) - len(left) < ALIKE_MIN:
             break
     if len(left):
         rows = property_rows(data, starts, stops, names)
