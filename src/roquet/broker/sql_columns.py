@@ -1,7 +1,7 @@
 """SQL filters over many records at once: properties that an expression names become columns, and each row of them that is new is judged.
 
-Most messages of a topic have the same properties with values of the same lengths: these are judged by their bytes (`Layout`), and only others
-are taken apart (`property_rows`).
+Most messages of a topic have the same properties, with values of the same lengths: these are judged by their bytes (`Layout`), and only the
+others are taken apart (`property_rows`).
 
 One message after another is the careful way (`Puller._judge`). Both decide the same, and a test holds that: whatever is unusual (blanks,
 damage, a first record that is not in memory, long hosts, empty values) goes there.
