@@ -10,8 +10,10 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from roquet.broker.gather import SPAN_MAX, Answer, gather, gather_for, pull_answer
+from roquet.broker.gather import GAP_MAX, SPAN_MAX, Answer, are_records, cut, gather, gather_for, pull_answer, runs
 from roquet.broker.pull import Pull, Puller, Status
 from roquet.routing.subscription import TagFilter, subscribe
 from roquet.speedups import native
@@ -23,8 +25,8 @@ from roquet.store.window import LogWindow
 from roquet.testing.peer import FakePeer
 from roquet.wire.calls.pulls import PULL_MESSAGE, PullResponseHeader
 from roquet.wire.command import Command
-from roquet.wire.layout import ENTRY
-from roquet.wire.pulled import frame_front, pull_answer_head
+from roquet.wire.layout import ENTRY, MAGIC_V1, MAGIC_V2, QUEUE_OFFSET_AT, RECORD_FRONT
+from roquet.wire.pulled import found_front, frame_front, pull_answer_head
 from roquet.wire.record import decode_records
 
 from .whole import Whole, pull_fields, send_fields
@@ -293,3 +295,56 @@ def test_an_answers_header_written_by_hand_is_the_typed_one(binary: bool, scan_c
         compare: Callable[[bytes], object] = bytes if binary else lambda frame: orjson.loads(frame[8:-4])
         assert compare(whole) == compare(typed)
         assert whole[4:8] == typed[4:8] or not binary
+
+
+offsets_of_queues = st.integers(0, (1 << 63) - 1)
+
+
+@given(
+    st.integers(-(1 << 31), (1 << 31) - 1), offsets_of_queues, offsets_of_queues, offsets_of_queues, st.integers(0, 1 << 30), st.booleans()
+)
+def test_the_front_of_an_answer_with_messages_is_that_of_any_answer(
+    opaque: int, next_offset: int, first: int, last: int, size: int, binary: bool
+) -> None:
+    head = pull_answer_head(opaque, 0, b"FOUND", next_offset, first, last, binary=binary)
+    assert found_front(opaque, next_offset, first, last, size, binary=binary) == frame_front(head, size, binary=binary)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 100, GAP_MAX, GAP_MAX + 1, 200_000]), st.integers(91, 400)), min_size=1, max_size=40),
+    st.sampled_from([500, 5_000, 20_000, 100_000, SPAN_MAX]),
+)
+def test_records_that_stand_one_behind_the_other_are_read_as_each_of_them_would_be(rows: list[tuple[int, int]], span_max: int) -> None:
+    places, at = [], 1_000
+    for gap, size in rows:
+        places.append(at + gap)
+        at += gap + size
+    sizes = [size for _, size in rows]
+    log = Random(1).randbytes(at)
+    asked: list[tuple[int, int]] = []
+
+    def view(offset: int, size: int) -> memoryview:
+        asked.append((offset, size))
+        return memoryview(log)[offset : offset + size]
+
+    apart = b"".join(cut(places, sizes, sum(sizes), view, span_max))
+    asked_apart, asked = asked, []
+    assert b"".join(cut(*runs(places, sizes, sum(sizes), span_max), sum(sizes), view, span_max)) == apart
+    assert asked == asked_apart
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 32, 64, 65])
+@pytest.mark.parametrize("alike", [True, False])
+def test_each_record_is_compared_with_its_entry_however_many_are_of_one_size(count: int, alike: bool) -> None:
+    sizes = tuple(100 if alike else 91 + number % 5 for number in range(count))
+    numbers = range(1 << 40, (1 << 40) + count)
+    records = [RECORD_FRONT.pack(size, MAGIC_V1, number).ljust(size, b"x") for size, number in zip(sizes, numbers, strict=True)]
+    assert are_records(b"".join(records), sizes, numbers)
+    assert are_records(b"".join(records), sizes, list(numbers))
+    for at in range(count):
+        for place in (0, 3, 4, 7, QUEUE_OFFSET_AT, QUEUE_OFFSET_AT + 7):
+            spoiled = bytearray(records[at])
+            spoiled[place] ^= 1
+            assert not are_records(b"".join([*records[:at], spoiled, *records[at + 1 :]]), sizes, numbers)
+        other = records[at][:4] + MAGIC_V2.to_bytes(4, "big") + records[at][8:]
+        assert not are_records(b"".join([*records[:at], other, *records[at + 1 :]]), sizes, numbers)

@@ -8,18 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from roquet.broker import sql_columns as module
 from roquet.broker.pull import Pull, Puller
-from roquet.broker.sql_columns import Decisions, judge_at_once, matching, property_rows, reads
+from roquet.broker.sql_columns import Decisions, judge_at_once, matching, property_rows, property_texts, reads
 from roquet.routing.sql92 import Filter, compiled
 from roquet.speedups import native
+from roquet.store.disk import Cold
 from roquet.store.mending import Odd
 from roquet.store.queue import ENTRY_SIZE
 from roquet.store.stretches import STRETCH
 from roquet.testing.peer import FakePeer
 from roquet.wire.command import Command
-from roquet.wire.layout import ENTRY
+from roquet.wire.layout import ENTRY, FRONT, MAGIC_V1
 
 from .whole import Whole, send_fields
 
@@ -80,6 +83,7 @@ def one_by_one(puller: Puller, raw: bytes, filter: Filter, offset: int, count_ma
 @pytest.fixture(params=FORMS, autouse=True)
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "matching_at_once", request.param)
+    monkeypatch.setattr(module, "ALIKE_MIN", 4)
     return request.param
 
 
@@ -209,7 +213,9 @@ def test_each_row_is_judged_once(whole: Whole, form: Any) -> None:
     data = memoryview(log.read(start, entries[-1][0] + entries[-1][1] - start))
     begins, sizes = np.array([place - start for place, _, _ in entries]), np.array([size for _, size, _ in entries])
     filter = compiled("a > 5 OR region IS NULL")
-    rows = property_rows(data, begins, sizes, 0, (b"a", b"region"))
+    texts = property_texts(data, begins, sizes, 0)
+    assert texts is not None
+    rows = property_rows(data, *texts, (b"a", b"region"))
     assert rows is not None
     assert len(set(rows)) > 10
     decisions = Decisions(filter)
@@ -232,3 +238,163 @@ def test_the_compiled_one_refuses_what_it_is_not_made_for(whole: Whole, wrong: d
         arguments[at] = value
     with pytest.raises((TypeError, ValueError, OverflowError, LookupError)):
         native.matching(*arguments)
+
+
+def record(number: int, text: bytes, body: bytes = b"body", topic: bytes = b"T") -> bytes:
+    """One with these properties, which has this number in its queue."""
+    size = FRONT.size + len(body) + 1 + len(topic) + 2 + len(text)
+    front = FRONT.pack(size, MAGIC_V1, 0, 0, 0, number, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, len(body))
+    return front + body + bytes([len(topic)]) + topic + len(text).to_bytes(2, "big") + text
+
+
+def laid_out(texts: list[bytes], first_number: int = 0, body: bytes = b"body") -> tuple[bytes, bytes]:
+    """Queue entries and records, with something foreign between them."""
+    data, entries = bytearray(), bytearray()
+    for number, text in enumerate(texts, first_number):
+        one = record(number, text, body)
+        entries += ENTRY.pack(len(data), len(one), 0)
+        data += one + b"\x02a\x01between" * (number % 3)
+    return bytes(entries), bytes(data)
+
+
+def rows_of(texts: list[bytes], names: tuple[bytes, ...]) -> list[bytes] | None:
+    """As one would take each of them apart by hand."""
+    rows = []
+    for text in texts:
+        values = {}
+        for entry in text.split(b"\x02"):
+            name, mark, value = entry.partition(b"\x01")
+            if mark:
+                values[name] = value
+        if any(values.get(name) == b"" for name in names):
+            return None
+        rows.append(b"\x02".join([values.get(name, b"") for name in names]))
+    return rows
+
+
+NAMES = (b"a", b"region")
+names_or_not = st.sampled_from([b"a", b"aa", b"ba", b"region", b"aregion", b"regio", b"", b"\xff", b"UNIQ_KEY", b"b"])
+values_of_one_size = st.sampled_from([b"1", b"2", b"a", b"\x01", b"\xff", b"\0"])
+some_values = st.one_of(values_of_one_size, st.sampled_from([b"a\x01", b"region\x01eu", b"17", b"", b"\xc3"]))
+entries_of_properties = st.one_of(st.tuples(names_or_not, st.just(b"\x01"), some_values).map(b"".join), names_or_not)
+texts_of_properties = st.lists(entries_of_properties, max_size=4).map(b"\x02".join)
+
+
+@st.composite
+def properties_of_many(draw: st.DrawFn) -> list[bytes]:
+    """Most are like one of a few, but for some bytes."""
+    bases = draw(st.lists(texts_of_properties, min_size=1, max_size=3))
+    random = Random(draw(st.integers(0, 1 << 30)))
+    texts = [bytearray(random.choice(bases)) for _ in range(draw(st.integers(24, 60)))]
+    for text in texts:
+        if text and random.random() < 0.3:
+            text[random.randrange(len(text))] = random.choice(b"12ab\x01\x02\xff")
+    return list(map(bytes, texts))
+
+
+@given(texts=properties_of_many(), names=st.sampled_from([NAMES, NAMES[:1], (b"nobody", b"a"), ()]))
+def test_whatever_properties_look_like_each_row_is_the_one_that_taking_them_apart_gives(
+    texts: list[bytes], names: tuple[bytes, ...]
+) -> None:
+    raw, data = laid_out(texts, 5)
+    rows = rows_of(texts, names)
+    for form in FORMS:
+        asked = Rows()
+        found = form(raw, memoryview(data), 0, 5, names, asked)
+        if rows is None:
+            assert found is None
+        else:
+            decisions = Rows()
+            assert found == [one for one, row in enumerate(rows) if decisions[row]]
+            assert asked == decisions
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"UNIQ_KEY\x01ABCDEFGH\x02a\x0117\x02region\x01eu",
+        b"UNIQ_KEY\x01a\x0117\x02a\x01\x0117\x02region\x01eu",
+        b"UNIQ_KEY\x01AB\x02a\x0199\x02b\x0117\x02region\x01eu",
+        b"UNIQ_KEY\x01ABCDEFGH\x02b\x0117\x02region\x01eu",
+        b"UNIQ_KEY\x01ABCDEFGH\x02a\x0117\x02regiona\x01u",
+        b"UNIQ_KEY\x01ABCDEFGH\x02a\x01\x027\x02region\x01eu",
+        b"UNIQ_KEY\x01ABCDEFGH\x02a\x01172region\x01eu1",
+        b"a\x01xxxxxxABCDEFGH\x02a\x0117\x02region\x01eu",
+        b"a\x01xxxxxxABCDEFGH\x02b\x0117\x02region\x01eu",
+        b"",
+        b"a",
+        b"a\x01",
+    ],
+)
+@pytest.mark.parametrize("at", [0, 1, 39])
+def test_one_that_only_looks_like_the_others_is_taken_apart_itself(odd: bytes, at: int, form: Any) -> None:
+    texts = [b"UNIQ_KEY\x01%08d\x02a\x01%d\x02region\x01eu" % (number, 17 + number % 3) for number in range(40)]
+    texts[at] = odd
+    raw, data = laid_out(texts)
+    rows, decisions, asked = rows_of(texts, NAMES), Rows(), Rows()
+    found = form(raw, memoryview(data), 0, 0, NAMES, asked)
+    assert found == (None if rows is None else [one for one, row in enumerate(rows) if decisions[row]])
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+    """Some hundred messages of two kinds of length, one in fifty of which has an `a` of 99, in several stretches of the log."""
+    made = Whole(tmp_path_factory.mktemp("many") / "store", mapped_file_size_commit_log=1 << 22)
+    for number in range(700):
+        items = [f"UNIQ_KEY\x01U{number:05}", f"a\x01{99 if number % 50 == 17 else number % 7}"]
+        assert made.ask(10, {"topic": "T", "queueId": "0", **long(items)}, bytes(100)).code == 0
+        assert made.ask(310, send_fields("Between"), bytes(3_000)).code == 0
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("count_max", [1, 5, 32])
+@pytest.mark.parametrize("size_max", [1, 700, 1 << 18])
+@pytest.mark.parametrize("expression", ["a = 99", "a > 5", "a >= 0", "nobody IS NOT NULL"])
+def test_where_few_match_the_rest_is_judged_together_to_the_same_end(
+    many: Whole, expression: str, count_max: int, size_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puller, store, filter = many.broker.puller, many.broker.store, compiled(expression)
+    for offset in (0, 100, 333):
+        raw = store.queue("T", 0).read(offset, 700)
+        found = judge_at_once(store.log, raw, filter, offset, count_max, size_max, 1 << 26, puller.stretches.view)
+        assert found == one_by_one(puller, raw, filter, offset, count_max, size_max)
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "COPIED_MAX", 0)
+            assert found == judge_at_once(store.log, raw, filter, offset, count_max, size_max, 1 << 26, puller.stretches.view)
+
+
+@pytest.mark.parametrize("reads_before", [0, 1, 2, 3])
+@pytest.mark.parametrize("trouble", [Cold(lambda: None), LookupError("gone")])
+def test_what_stands_before_something_cold_is_judged_however_many_are_judged_together(
+    many: Whole, reads_before: int, trouble: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puller, store, filter = many.broker.puller, many.broker.store, compiled("a = 99")
+    raw = store.queue("T", 0).read(0, 700)
+    spans = list(reads(*columns_of(raw), store.log.segments.size))
+    assert len(spans) > 4
+    cold = spans[reads_before].start
+
+    def view(offset: int, size: int) -> memoryview:
+        if offset <= cold < offset + size:
+            raise trouble
+        return puller.stretches.view(offset, size)
+
+    found = judge_at_once(store.log, raw, filter, 0, 32, 1 << 18, 1 << 26, view)
+    judged = spans[reads_before - 1].stop if reads_before else 0
+    assert found == (one_by_one(puller, raw[: judged * ENTRY_SIZE], filter, 0, 32, 1 << 18) if judged else None)
+
+
+def test_what_stands_in_parts_before_something_odd_is_judged_however_many_are_judged_together(many: Whole) -> None:
+    puller, store, filter = many.broker.puller, many.broker.store, compiled("a = 99")
+    raw = bytearray(store.queue("T", 0).read(0, 700))
+    spans = list(reads(*columns_of(bytes(raw)), store.log.segments.size))
+    place, size, tag = ENTRY.unpack_from(raw, spans[3].stop * ENTRY_SIZE - ENTRY_SIZE)
+    ENTRY.pack_into(raw, spans[3].stop * ENTRY_SIZE - ENTRY_SIZE, place, size - 1, tag)
+    found = judge_at_once(store.log, bytes(raw), filter, 0, 32, 1 << 18, 1 << 26, puller.stretches.view)
+    assert found == one_by_one(puller, bytes(raw[: spans[2].stop * ENTRY_SIZE]), filter, 0, 32, 1 << 18)
+
+
+def columns_of(raw: bytes) -> tuple[Any, Any]:
+    entries = list(ENTRY.iter_unpack(raw))
+    return np.array([place for place, _, _ in entries]), np.array([size for _, size, _ in entries])

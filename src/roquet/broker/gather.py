@@ -11,11 +11,11 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise, repeat
-from operator import add, eq, le
+from operator import add, eq, le, sub
 
 from roquet.broker.tag_columns import tagged
 from roquet.speedups import native
-from roquet.wire.layout import ENTRY, MAGIC_V1, RECORD_FRONT, RECORD_MIN
+from roquet.wire.layout import ENTRY, MAGIC_V1, QUEUE_OFFSET_AT, RECORD_FRONT, RECORD_MIN
 from roquet.wire.pulled import found_front
 
 FOREIGN_MAX = 128 * 1024
@@ -28,6 +28,11 @@ COMPILED_CODES_MAX = 64
 """Tag hashes up to which the compiled one looks faster: one after another."""
 ENTRIES_MAX = 1_024
 """With more of them, which only a changed setting brings, the careful way is as good."""
+
+FEW, ALIKE_MAX = 7, 64
+"""Records of one size are compared with their entries at once, if they are more than seven and not more than 64."""
+SIZE_AND_MAGIC = struct.Struct(">iI")
+"""As a record begins."""
 
 PLACE_MAX = (1 << 63) - 1
 
@@ -70,9 +75,11 @@ def gather(
             return None
         flat = places_and_sizes(judged).unpack_from(raw)
         places, sizes, numbers = flat[::2], flat[1::2], range(number, number + judged)
-        if min(sizes) < RECORD_MIN or max(sizes) > record_max or places[0] < start or places[-1] + sizes[-1] > PLACE_MAX:
+        least, most = (sizes[0], sizes[0]) if sizes.count(sizes[0]) == judged else (min(sizes), max(sizes))
+        if least < RECORD_MIN or most > record_max or places[0] < start or places[-1] + sizes[-1] > PLACE_MAX:
             return None
-        if not all(map(le, map(add, places, sizes), places[1:])):  # they overlap, or do not rise
+        in_a_row = least == most and places == tuple(range(places[0], places[0] + judged * most, most))
+        if not in_a_row and not all(map(le, map(add, places, sizes), places[1:])):  # they overlap, or do not rise
             return None
         if judged > count_max or sum(sizes) > size_max:
             judged = min(max(1, count_max), fitting(sizes, size_max))
@@ -89,18 +96,40 @@ def gather(
         if not places:
             return b"", 0, judged
         numbers = [number + one for one in chosen]
-    body: bytes | memoryview
     size = sum(sizes)
     if places[-1] + sizes[-1] - places[0] == size <= span_max:  # nothing foreign between them: as they stand
-        body = view(places[0], size)
-        fronts = map(RECORD_FRONT.unpack_from, repeat(body), accumulate(sizes[:-1], initial=0))
+        body = bytes(view(places[0], size))
     else:
-        records = cut(places, sizes, size, view, span_max)
-        fronts = map(RECORD_FRONT.unpack_from, records)
-        body = b"".join(records)
-    if not all(map(eq, fronts, zip(sizes, repeat(MAGIC_V1), numbers))):
-        return None
-    return bytes(body), len(sizes), judged
+        body = b"".join(cut(*runs(places, sizes, size, span_max), size, view, span_max))
+    return (body, len(sizes), judged) if are_records(body, sizes, numbers) else None
+
+
+def runs(places: Sequence[int], sizes: Sequence[int], size: int, span_max: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Places and sizes of the same bytes, together `size`, where those that stand one behind the other are one. The same as they are, if
+    that would save little, or if so many might be read together that a read of `span_max` bytes ends between two of them."""
+    ends = list(map(add, places, sizes))
+    begins = [at for at, (end, place) in enumerate(zip(ends, places[1:], strict=False), 1) if end != place]
+    if 2 * len(begins) > len(places) or size + GAP_MAX * len(begins) > span_max:
+        return places, sizes
+    starts = [places[0], *[places[at] for at in begins]]
+    return starts, list(map(sub, [*[ends[at - 1] for at in begins], ends[-1]], starts))
+
+
+def are_records(body: bytes, sizes: Sequence[int], numbers: Sequence[int]) -> bool:
+    """Do these bytes begin as records of these sizes and numbers do, each behind the one before it?"""
+    count, size = len(sizes), sizes[0]
+    if FEW < count <= ALIKE_MAX and sizes.count(size) == count:
+        flat = fronts_of(count, size).unpack(body)
+        return flat[::2].count(SIZE_AND_MAGIC.pack(size, MAGIC_V1)) == count and flat[1::2] == tuple(numbers)
+    fronts = map(RECORD_FRONT.unpack_from, repeat(body), accumulate(sizes[:-1], initial=0))
+    return all(map(eq, fronts, zip(sizes, repeat(MAGIC_V1), numbers)))
+
+
+@lru_cache(maxsize=64)
+def fronts_of(count: int, size: int) -> struct.Struct:
+    """Of so many records of this size: of each the size and the magic as they stand, and its number."""
+    between = QUEUE_OFFSET_AT - SIZE_AND_MAGIC.size
+    return struct.Struct(">" + f"{SIZE_AND_MAGIC.size}s{between}xq{size - QUEUE_OFFSET_AT - 8}x" * count)
 
 
 def pull_answer(

@@ -43,7 +43,8 @@ def answer_pulls(
         return kept[begin : begin + length]
 
     while 0 <= at < len(frames) and size < bytes_max:
-        shaped = pull_shape(frames[at][0], frames[at][1])
+        form, header, _ = frames[at]
+        shaped = pull_shape(form, header)
         found = None if shaped is None else ready.get(shaped[0])
         if shaped is None or found is None:
             break

@@ -283,7 +283,7 @@ def bounded(all_spans: Iterator[Span]) -> Iterator[Span]:
         yield span
 
 
-def cut(data: bytes, starts: Numbers, sizes: Numbers) -> bytes | memoryview:
+def cut(data: bytes | memoryview, starts: Numbers, sizes: Numbers) -> bytes | memoryview:
     """The records at these places of `data`, one after another."""
     size = int(sizes[0])
     if (sizes == size).all():

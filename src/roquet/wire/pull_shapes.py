@@ -14,7 +14,7 @@ from roquet.wire.frame import BINARY
 FRONT = b'{"code":11,'
 NAMES = (b'"opaque":', b'"queueOffset":"', b'"commitOffset":"')
 BINARY_FRONT = b"\0\x0b"
-BINARY_NAMES = (b"\0\x0bqueueOffset\0\0\0", b"\0\x0ccommitOffset\0\0\0")
+BINARY_OFFSET, BINARY_COMMIT = b"\0\x0bqueueOffset\0\0\0", b"\0\x0ccommitOffset\0\0\0"
 """With the front of the number's length, of which one byte is left."""
 number_at = re.compile(rb"(?:0|[1-9][0-9]{0,17})(?![0-9])").match
 BINARY_FIXED = 21
@@ -47,24 +47,30 @@ def pull_shape(form: int, header: bytes) -> Shaped | None:
 
 
 def _binary_shape(header: bytes) -> Shaped | None:
-    fields = header[BINARY_FIXED:]
-    if not header.startswith(BINARY_FRONT) or len(header) < BINARY_FIXED or header[13:21] != len(fields).to_bytes(8, "big"):
+    size = len(header) - BINARY_FIXED
+    if not header.startswith(BINARY_FRONT) or size < 0 or header[13:21] != size.to_bytes(8, "big"):
         return None
-    holes: list[tuple[int, int]] = []
-    for name in BINARY_NAMES:
-        at = fields.find(name)
-        found = number_at(fields, at + len(name) + 1)
-        if at < 0 or found is None or fields.find(name, at + 1) >= 0:
-            return None
-        start, stop = found.span()
-        if fields[start - 1] != stop - start:
-            return None
-        holes.append((start, stop))
-    queue_offset, commit_offset = [int(fields[start:stop]) for start, stop in holes]
-    holes.sort()
-    (one, two), (three, four) = holes
-    shape = b"".join((header[:5], header[9:17], fields[: one - 4], fields[two : three - 4], fields[four:]))
-    return shape, int.from_bytes(header[5:9], "big", signed=True), queue_offset, commit_offset
+    one, two = _binary_hole(header, BINARY_OFFSET), _binary_hole(header, BINARY_COMMIT)
+    if one is None or two is None:
+        return None
+    offset_at, offset_stop, queue_offset = one
+    commit_at, commit_stop, commit_offset = two
+    if offset_at < commit_at:
+        rest = header[BINARY_FIXED : offset_at - 4], header[offset_stop : commit_at - 4], header[commit_stop:]
+    else:
+        rest = header[BINARY_FIXED : commit_at - 4], header[commit_stop : offset_at - 4], header[offset_stop:]
+    return b"".join((header[:5], header[9:17], *rest)), int.from_bytes(header[5:9], "big", signed=True), queue_offset, commit_offset
+
+
+def _binary_hole(header: bytes, name: bytes) -> tuple[int, int, int] | None:
+    """Where the number behind this name starts and stops, and the number."""
+    at = header.find(name, BINARY_FIXED)
+    start = at + len(name) + 1
+    found = number_at(header, start)
+    if at < 0 or found is None or header.find(name, start) >= 0:
+        return None
+    stop = found.end()
+    return (start, stop, int(found[0])) if header[start - 1] == stop - start else None
 
 
 shape_of = pull_shape if native is None else native.pull_shape

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from roquet.wire.binary import FIXED
 from roquet.wire.command import RESPONSE, VERSION
 from roquet.wire.frame import BINARY, JSON
@@ -17,6 +19,11 @@ def field(name: str) -> bytes:
 SUGGESTED = field("suggestWhichBrokerId")
 MASTER = SUGGESTED + b"\0\0\0\x010"
 NEXT, FIRST, LAST, COUNT = field("nextBeginOffset"), field("minOffset"), field("maxOffset"), field("scanCount")
+
+FOUND_FRONT = struct.Struct(f">ii{FIXED.format[1:]}i5si")
+"""Of a frame: lengths and header form, what is in every binary header, the remark, and how long the fields are."""
+FOUND_FIELDS = len(MASTER + NEXT + FIRST + LAST) + 12
+"""Bytes of the fields but for three numbers' digits."""
 
 
 def pull_answer_head(
@@ -53,4 +60,12 @@ def frame_front(head: bytes, body_size: int, *, binary: bool) -> bytes:
 
 def found_front(opaque: int, next_offset: int, first: int, last: int, size: int, *, binary: bool) -> bytes:
     """What stands before so many bytes of records that were found here, on the broker that is to be asked again."""
-    return frame_front(pull_answer_head(opaque, 0, b"FOUND", next_offset, first, last, binary=binary), size, binary=binary)
+    if not binary:
+        return frame_front(pull_answer_head(opaque, 0, b"FOUND", next_offset, first, last, binary=False), size, binary=False)
+    after, start, end = b"%d" % next_offset, b"%d" % first, b"%d" % last
+    fields = FOUND_FIELDS + len(after) + len(start) + len(end)
+    head = FOUND_FRONT.size - 8 + fields
+    return b"%b%b%b\0\0\0%c%b%b\0\0\0%c%b%b\0\0\0%c%b" % (
+        FOUND_FRONT.pack(4 + head + size, BINARY << 24 | head, 0, 0, VERSION, opaque, RESPONSE, 5, b"FOUND", fields),
+        MASTER, NEXT, len(after), after, FIRST, len(start), start, LAST, len(end), end,
+    )  # fmt: skip
