@@ -140,6 +140,8 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
 def test_a_changed_source_starts_the_app_again_and_a_broken_one_is_waited_for(tmp_path: Path) -> None:
     source = tmp_path / "shop.py"
     source.write_text(SHOP)
+    written_ns = source.stat().st_mtime_ns // 1_000_000_000 * 1_000_000_000
+    os.utime(source, ns=(written_ns, written_ns))
 
     async def test(mq: Embedded) -> None:
         async with (
@@ -147,7 +149,10 @@ def test_a_changed_source_starts_the_app_again_and_a_broken_one_is_waited_for(tm
             roquet(tmp_path, "run", "shop:app", "-n", mq.namesrv, "--reload") as running,
         ):
             await running.until("begins one")
-            source.write_text(SHOP.replace('"begins', '"anew').replace("0.2", "0.001"))
+            of_the_same_size = SHOP.replace('"begins', '"anew').replace("0.2", "0.001")
+            assert len(of_the_same_size) == len(SHOP)
+            source.write_text(of_the_same_size)
+            os.utime(source, ns=(written_ns, written_ns + 1))  # in the same second, too
             await running.until("changed: shop.py; starting again")
             assert "ends one" in running.printed, "what ran has finished"
             await send(mq, "two")

@@ -323,6 +323,20 @@ def test_who_leaves_a_thousand_groups_is_gone_at_once_and_the_groups_hear_of_it_
     assert whole.broker.members.group(names[-1]) is not None
 
 
+def test_who_joins_and_leaves_all_the_time_does_not_keep_silent_clients_in(whole: Whole) -> None:
+    restless, silent = FakePeer("127.0.0.1:1"), [FakePeer(f"127.0.0.1:{n}") for n in (2, 3)]
+    names = [f"g{n}" for n in range(2 * NOTIFIED_MAX // LOOK_COST)]
+    for n, peer in enumerate(silent):
+        whole.broker.receive(peer, frames_of(consumer_beat(n, groups=["q"])))
+    whole.clock.forward(200_000)
+    for _ in range(4):
+        for first in range(0, len(names), 100):
+            whole.broker.receive(restless, frames_of(consumer_beat(9, groups=names[first : first + 100])))
+        whole.broker.disconnected(restless)
+        whole.tick(50)
+    assert [peer.closed for peer in silent] == [True, True]
+
+
 def test_a_heartbeat_with_thousands_of_subscriptions_is_read_elsewhere(whole: Whole) -> None:
     beat = consumer_beat(1, topics=3_000)
     assert len(beat.body) >= LARGE

@@ -115,6 +115,18 @@ def test_a_key_that_stands_twice_is_stored_once_and_found_by_its_last_value(whol
     assert found == [0, 1]
 
 
+@pytest.mark.parametrize("binary", [False, True])
+def test_sends_that_are_refused_do_not_make_those_behind_them_be_read_again_and_again(whole: Whole, binary: bool) -> None:
+    plain = whole.broker.sender.plain
+    plain.native = None
+    looked_at, stored = [], plain.usual._texts.stored
+    plain.usual._texts.stored = lambda text: (looked_at.append(text), stored(text))[1]  # type: ignore[method-assign, func-returns-value]
+    bad = Command(310, send_fields(TOPIC, properties="UNIQ_KEY\x01a\0b\x02WAIT\x01true"), b"x", binary=binary).encode()
+    answers = read(whole, bad * 200)
+    assert [answer.code for answer in answers] == [13] * 200
+    assert len(looked_at) <= 200
+
+
 @pytest.mark.parametrize("name", ["UNIQ_KEY", "KEYS", "TAGS", "a"])
 @pytest.mark.parametrize("binary", [False, True])
 def test_a_zero_character_in_any_property_is_refused(whole: Whole, name: str, binary: bool) -> None:

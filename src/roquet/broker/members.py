@@ -421,10 +421,11 @@ class Members(Part):
         self._remove_silent(now_ms)
 
     def _remove_silent(self, now_ms: int) -> None:
-        """Some of them a tick, and no more of them while their groups have not been looked at."""
+        """Some of them a tick, but only one while groups wait to be looked at: restless clients must not keep the dead in."""
         self._look_at_smaller()
-        for _ in range(min(REMOVED_MAX, len(self._silent))):
-            if len(self._smaller) * LOOK_COST + sum(len(group.members) for group in self._smaller.values()) >= self._may_notify:
+        for number in range(min(REMOVED_MAX, len(self._silent))):
+            waiting = len(self._smaller) * LOOK_COST + sum(len(group.members) for group in self._smaller.values())
+            if number and waiting >= self._may_notify:
                 break
             peer, member = self._silent.popitem(last=False)
             if self._last_heard_ms(peer) != member.heard_ms:

@@ -22,6 +22,7 @@ from roquet.store.queue import ConsumeQueue
 from roquet.store.staging import Send
 from roquet.wire.command import ONEWAY
 from roquet.wire.frame import BINARY, Frame
+from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.send_shapes import CODES, SendShapes, Shaped, is_number
 
 NO_ANSWER = -1
@@ -75,6 +76,8 @@ class UsualSends:
             if kept is None or len(body) > body_max:
                 break
             properties, tag, keys = kept
+            if b"\0" in properties or len(properties) > PROPERTIES_MAX:
+                break  # it is refused, and must not make all behind it be read again and again
             sends.append((queue, body, properties, tag, keys, sys_flag, user_flag, born_ms))
             asked.append((form, opaque, queue.queue_id))
             head = None

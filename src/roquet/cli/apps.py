@@ -216,7 +216,9 @@ async def at_first(works: Iterable[Any], act: Callable[[], None]) -> None:
 
 def worker_command(arguments: argparse.Namespace) -> list[str]:
     """The same options for one process. Secrets go through the environment, where others cannot read them."""
-    words = [sys.executable, "-u", "-m", "roquet", "run", arguments.place, "--worker", "--stop-timeout", str(arguments.stop_timeout)]
+    # A source that changes within a second, and keeps its size, would be taken for its compiled form: so with --reload none is written.
+    words = [sys.executable, "-uB" if arguments.reload else "-u", "-m", "roquet", "run", arguments.place, "--worker"]
+    words += ["--stop-timeout", str(arguments.stop_timeout)]
     for name in ("namesrv", "access_key", "tools", "tls_ca", "tls_cert", "tls_key"):
         if (value := getattr(arguments, name)) is not None:
             words += [f"--{name.replace('_', '-')}", value]
