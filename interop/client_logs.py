@@ -123,11 +123,6 @@ JAVA_LEAVING = (
         r"send a request command to channel <\S+>.* failed|createChannel: connect remote host\[\S+\] failed", "the client's own shutdown"
     ),
     PassedOver(r"unregister client \S+ from broker", "the client's own shutdown"),
-    PassedOver(
-        r"Failed to submit a listener notification task. Event loop shut down\?|RejectedExecutionException: event executor terminated"
-        r"|PIPELINE: exceptionCaught \S+:\d+\s*$",
-        "mqadmin on a busy machine: its threads end before its connection. The last has only an address; the next line says what it was",
-    ),
 )
 
 UNMATCHED_JAVA = r"receive response, .*not matched any request"
