@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import timeit
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -697,6 +698,17 @@ def own_seconds() -> float:
     return sum(os.times()[:4])
 
 
+def stolen_seconds() -> float:
+    """What the host of a virtual machine gave to others of the processors' time while somebody here wanted it."""
+    return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8]) / servers.TICKS
+
+
+def call_ns() -> float:
+    """What a small Python method takes here: builds of one Python differ."""
+    setup = "class It:\n x = 0\n def add(self, n):\n  d = {'n': n}\n  self.x += n\n  return d['n'] + len(str(n))\nadd = It().add"
+    return min(timeit.repeat("add(7)", setup, number=100_000, repeat=7)) * 10_000
+
+
 def _go(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
@@ -753,7 +765,8 @@ def main() -> int:
         apache.classpath(f"rocketmq-namesrv:{apache.SERVER}")
     if rows & {*JAVA_ROWS, *CLIENT_ROWS, *SHARD_CLIENT_ROWS} and options.only != ROQUET:
         apache.classpath(java_clients.EXAMPLES)
-    busy, own = busy_seconds(), own_seconds()
+    python = f"Python {platform.python_version()}, a method call takes {call_ns():.0f} ns"
+    busy, own, stolen = busy_seconds(), own_seconds(), stolen_seconds()
     with tempfile.TemporaryDirectory(prefix="roquet-bench-") as directory:
         if shutil.disk_usage(directory).free < 12 << 30:
             print(f"less than 12 GiB free in {directory}: a broker may refuse messages (TMPDIR chooses another place)", file=sys.stderr)
@@ -768,7 +781,7 @@ def main() -> int:
         bench.report.beside = kinds[0] if len(kinds) > 1 else APACHE
         report = bench.run()
     took = time.monotonic() - bench.began
-    report.facts = {"cores": os.cpu_count(), "python": platform.python_version(), "quick": options.quick, "seconds": round(took, 1),
+    report.facts = {"cores": os.cpu_count(), "python": python, "quick": options.quick, "seconds": round(took, 1),
                     "speedups": bench.report.speedups, "pinned": options.pin,
                     "apache": apache.SERVER, "collector": "serial" if options.serial_gc else "G1"}  # fmt: skip
     report.facts["load"] = os.getloadavg()
@@ -776,13 +789,16 @@ def main() -> int:
     report.facts["others_cpu_share"] = round(others, 3)
     if others > 0.05:
         report.note(f"{others:.0%} of the machine's CPU time went to other programs meanwhile: messages a second suffer, CPU ratios less")
+    report.facts["stolen_share"] = taken = round((stolen_seconds() - stolen) / took / (os.cpu_count() or 1), 3)
+    if taken > 0.02:
+        report.note(f"{taken:.0%} of the processors' time was taken by the host of this virtual machine")
     if options.quick and APACHE in kinds:
         report.note(f"quick: Apache was warmed up with {QUICK.warm_apache:,} messages only and is not yet at its best")
     print(report.table())
     if rows & set(task_rows.ROWS):
         print("Tasks: CPU a task. first: until the first task. Roquet: how many times as many tasks a second Roquet's first line has.")
     print(
-        f"{os.cpu_count()} cores, {took:.0f} s, Roquet {speedups.in_words()}. Medians. "
+        f"{os.cpu_count()} cores, {took:.0f} s, Roquet {speedups.in_words()}, {python}. Medians. "
         f"CPU: of the server, a message. generator: its own, {report.beside}/roquet."
     )
     if options.json:
