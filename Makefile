@@ -56,7 +56,7 @@ databases: $(STAMP) # for tests that need a server; unpacked from Debian's packa
 services: $(STAMP) ## PostgreSQL, MariaDB and Redis on free ports with temporary data, as the tests use them, until Ctrl-C
 	@$(BIN)/python -m tests.services
 
-test: $(STAMP) faketime databases ## every test but those of Spark, in seven runs beside each other (ARGS="-k supervisor" and other options of pytest: in one)
+test: $(STAMP) faketime databases ## every test but those of Spark, in eight runs beside each other (ARGS="-k supervisor" and other options of pytest: in one)
 ifeq ($(strip $(ARGS)),)
 	@$(BIN)/python -m tests.lanes
 else

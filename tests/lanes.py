@@ -25,12 +25,14 @@ BESIDE = {
     "programs": ["tests/process"],
     "broker, copies": ["tests/broker", "tests/ha"],
     "commands, hostile peers, chaos": ["tests/cli", "tests/hostile", "tests/chaos"],
+    "hostile peers again, Python alone": ["-p", "tests.python_alone", "tests/hostile"],
     "documents": ["tests/docs"],
     "simulations": ["tests/sim", "tests/raft", "tests/model"],
     "applications": ["tests/app", "tests/idempotence", "tests/outbox", "tests/testing", "tests/traces", "tests/examples"],
 }
+BESIDE_PATHS = {path for arguments in BESIDE.values() for path in arguments if path.startswith("tests/")}
 LANES = {
-    "all others": [*(f"--ignore={path}" for path in [*WITH_JAVA, *(path for paths in BESIDE.values() for path in paths)]), "tests"],
+    "all others": [*(f"--ignore={path}" for path in [*WITH_JAVA, *sorted(BESIDE_PATHS)]), "tests"],
     **BESIDE,
 }
 OWN_JVMS = ["tests/clusters", "tests/spark/test_tour.py", "tests/spark/test_demo.py"]

@@ -12,7 +12,7 @@ from tests import lanes, quick
 
 
 def test_every_path_that_is_named_is_there() -> None:
-    named = [*quick.LEFT_OUT, *lanes.WITH_JAVA, *lanes.OWN_JVMS, *(path for paths in lanes.BESIDE.values() for path in paths)]
+    named = [*quick.LEFT_OUT, *lanes.WITH_JAVA, *lanes.OWN_JVMS, *lanes.BESIDE_PATHS]
     assert [path for path in named if not (lanes.ROOT / path).exists()] == []
 
 
@@ -26,6 +26,16 @@ def test_one_run_that_fails_is_named_and_those_beside_it_are_shown(tmp_path: Pat
     assert said.startswith("2 runs of pytest beside each other.")
     assert "bad, over after" in said
     assert "assert False" in said
+
+
+def test_hostile_peers_meet_both_spellings() -> None:
+    assert any("tests/hostile" in arguments for name, arguments in lanes.BESIDE.items() if "tests.python_alone" not in arguments)
+    [alone] = [arguments for arguments in lanes.BESIDE.values() if "tests.python_alone" in arguments]
+    assert "tests/hostile" in alone
+    command = [sys.executable, "-m", "pytest", *alone, "-p", "no:cacheprovider", "--collect-only", "-q", "-k", "hostile_frames_and"]
+    said = subprocess.run(command, cwd=lanes.ROOT, capture_output=True, text=True, check=True).stdout
+    assert "damaged-1-python" in said
+    assert "compiled" not in said
 
 
 def test_a_quick_run_says_what_it_left_out() -> None:
