@@ -1,6 +1,6 @@
 """Without the compiled step, in this process and in every program that the tests start.
 
-    python -m pytest -p tests.python_alone tests/hostile
+`python -m pytest -p tests.python_alone tests/hostile`
 """
 
 from __future__ import annotations

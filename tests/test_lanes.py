@@ -32,7 +32,7 @@ def test_hostile_peers_meet_both_spellings() -> None:
     assert any("tests/hostile" in arguments for name, arguments in lanes.BESIDE.items() if "tests.python_alone" not in arguments)
     [alone] = [arguments for arguments in lanes.BESIDE.values() if "tests.python_alone" in arguments]
     assert "tests/hostile" in alone
-    command = [sys.executable, "-m", "pytest", *alone, "-p", "no:cacheprovider", "--collect-only", "-q", "-k", "hostile_frames_and"]
+    command = [sys.executable, "-m", "pytest", *alone, "-p", "no:cacheprovider", "--collect-only", "-k", "hostile_frames_and"]
     said = subprocess.run(command, cwd=lanes.ROOT, capture_output=True, text=True, check=True).stdout
     assert "damaged-1-python" in said
     assert "compiled" not in said

@@ -224,7 +224,7 @@ NOTHING_SENT: tuple[Any, ...] = ([(NOBODY, [])], 0, {}, {}, FIXED, 0, 0, 0, 0)
 )  # fmt: skip
 def test_wrong_arguments_are_exceptions(wrong: dict[int, Any]) -> None:
     assert native is not None
-    assert native.take_sends(*NOTHING_SENT) == (0, 0, b"", [(0, b"")], [], b"")
+    assert native.take_sends(*NOTHING_SENT) == (0, 0, b"", [(0, b"")], [], [], b"")
     with pytest.raises((TypeError, ValueError, AttributeError)):
         native.take_sends(*[wrong.get(at, argument) for at, argument in enumerate(NOTHING_SENT)])
 

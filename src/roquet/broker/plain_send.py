@@ -211,11 +211,11 @@ class PlainSends:
         if self.native is None:
             return at, [(0, b"")], 0
         log, staging = self.store.log, self.store.staging
-        at, again, records, told, queues, keys = self.native.take_sends(
+        at, again, records, told, staged, tails, keys = self.native.take_sends(
             reads, at, self._queues, self.diversions, self._fixed, self.settings.max_message_size, log.end, log.room, staging.now_ms
         )
         if records:
-            staging.put_run(records, queues, keys)
+            staging.put_run(records, staged, tails, keys)
         for sends, _ in told:
             self.compiled += sends
         return at, told, again

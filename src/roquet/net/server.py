@@ -143,7 +143,13 @@ class Connection(asyncio.Protocol):
     def hand_over(self, frames: list[Frame], until_ms: int) -> bool:
         """To the core. True: some of it waits."""
         self._busy = True
-        return self.handed_over(self._server.core.receive(self, frames, until_ms))
+        rest = self._server.core.receive(self, frames, until_ms)
+        if rest is not None or self._rest is not None or self._stranger:
+            return self.handed_over(rest)
+        self._busy = False  # as nearly always, and a call less
+        if self._out:
+            self._flush()
+        return False
 
     def handed_over(self, rest: list[Frame] | None) -> bool:
         """The core is done with what it got, but for these."""

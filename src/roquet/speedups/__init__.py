@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SWITCH = "ROQUET_SPEEDUPS"
-EDITION = 17
+EDITION = 18
 """As in speedups.h: it rises when a function comes, goes or changes its signature. A checkout may hold an extension built before that."""
 
 

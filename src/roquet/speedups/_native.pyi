@@ -8,7 +8,7 @@ from roquet.broker.stored import Again
 from roquet.ports import Read
 from roquet.store.apply_many import DerivedRun
 from roquet.store.queue import ConsumeQueue
-from roquet.store.staging import Row
+from roquet.store.staging import Row, Staged
 from roquet.wire.frame import Frame
 
 EDITION: int
@@ -39,14 +39,14 @@ def take_sends(
     room: int,
     now_ms: int,
     /,
-) -> tuple[int, int, bytes, list[tuple[int, bytes]], list[tuple[ConsumeQueue, int, bytes]], bytes]:
+) -> tuple[int, int, bytes, list[tuple[int, bytes]], list[Staged], list[bytes], bytes]:
     """broker.plain_send.PlainSends.take of each read, the first from frame `at` on, as far as it goes: (where the first frame stands that
     was not taken, whether it is only that the others touch too many queues, records, (sends, answers) of each read up to the one with that
-    frame, (queue, its `next`, entries), index.KEYS). `room`: bytes of records that the log's file still holds."""
+    frame, what was staged in each queue, its entries, index.KEYS). `room`: bytes of records that the log's file still holds."""
 
 def put_messages(
     rows: list[Row], at: int, lead: bytes, log_end: int, room: int, now_ms: int, /
-) -> tuple[int, int, bytes, None, list[tuple[ConsumeQueue, int, bytes]], bytes]:
+) -> tuple[int, int, bytes, None, list[Staged], list[bytes], bytes]:
     """store.staging.Staging.put_rows, as far as it goes; returns what `take_sends` does, without answers."""
 
 def take_many_apart(data: bytes | memoryview, start: int, places: list[int], names: bytes, /) -> list[Again]:

@@ -1,11 +1,9 @@
 /* What is derived from a stored message: its queue entry and its keys, as store/fanout.py says. */
 
 #pragma once
-
 #include "text.h"
 
 enum { KEYS_MAX = 2048 /* words of one KEYS */ };
-
 typedef struct { int64_t at; int is_timed; } Due; /* a time that stands in an entry in place of the tag */
 typedef struct { Text tag, unique, keys; Item asked; Due due; } Derived; /* asked: what goes elsewhere first */
 

@@ -2,7 +2,6 @@
    passes there, with the same value. What does not pass is Python's. */
 
 #pragma once
-
 #include "text.h"
 
 typedef struct { const byte *at, *end; Buffer *scratch; } Json;
@@ -44,5 +43,4 @@ static inline int json_string(Json *json, Text *text) {
 static inline int json_value(Json *json, Text *text) {
     return json->at < json->end && *json->at == '"' ? json_string(json, text) : json_bare(json, text);
 }
-
 static inline int json_skip(Json *json) { return json_value(json, &(Text){NULL, 0}); } /* what does not matter here */

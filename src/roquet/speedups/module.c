@@ -2,7 +2,6 @@
 
 #define ENTER(name) {#name, name, METH_VARARGS, NULL},
 static PyMethodDef methods[] = {FUNCTIONS(ENTER) {NULL, NULL, 0, NULL}};
-
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__native(void) {

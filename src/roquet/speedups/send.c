@@ -128,7 +128,7 @@ static int read_binary(Text header, Send *send) {
         if (value.size > end - value.at) return LEAVE;
         at = value.at + value.size;
         if (!value.size) continue; /* as upstream: empty is absent */
-        if (!is_utf8(name) || !is_utf8(value) || !set_field(&fields, code, name, value, 0)) return LEAVE;
+        if (!(name.size == 1 ? *name.at < 0x80 : is_utf8(name)) || !is_utf8(value) || !set_field(&fields, code, name, value, 0)) return LEAVE;
     }
     send->binary = 1, send->oneway = flag == ONEWAY;
     return read_fields(&fields, send);
@@ -143,7 +143,7 @@ typedef struct {
     byte digits[24];
     uint32_t head; /* hash of "topic#" */
     int32_t queue_id;
-    int64_t next;
+    int64_t first, next; /* the number of the first message that the run puts there, and of the next one */
     Buffer entries;
 } Queue;
 
@@ -169,19 +169,20 @@ typedef struct {
     Queue queues[QUEUES_MAX]; /* the last one: it is not cleared as a whole */
 } Run;
 
-/* This queue among those that the run has seen, of which it is one from now on. */
-static int queue_of(Run *run, PyObject *queue, Queue **found) {
+/* This queue among those that the run has seen, of which it is one from now on. `beside`: another one of its topic, or NULL. */
+static int queue_of(Run *run, PyObject *queue, const Queue *beside, Queue **found) {
     static PyObject *names[3];
     for (int i = 0; i < run->count; i++)
         if (run->queues[i].queue == queue) { *found = &run->queues[i]; return PLAIN; }
     if (run->count == QUEUES_MAX) { run->full = 1; return LEAVE; }
     int64_t id = get_number(queue, &names[0], "queue_id"), next = id < 0 ? -1 : get_number(queue, &names[1], "next");
-    PyObject *field = PyErr_Occurred() ? NULL : get(queue, &names[2], "topic_field");
+    PyObject *field = PyErr_Occurred() ? NULL : beside ? Py_NewRef(beside->field) : get(queue, &names[2], "topic_field");
     if (!field || bytes_text(field).size < 1) { Py_XDECREF(field); return PyErr_Occurred() ? FAILED : LEAVE; }
     Queue *fresh = *found = &run->queues[run->count];
-    *fresh = (Queue){.field = field, .queue_id = (int32_t)id, .next = next};
+    *fresh = (Queue){.field = field, .queue_id = (int32_t)id, .first = next, .next = next};
     fresh->queue = Py_NewRef(queue), fresh->name = (Text){fresh->digits, add_number(fresh->digits, fresh->queue_id) - fresh->digits};
-    fresh->topic = (Text){(const byte *)PyBytes_AS_STRING(field) + 1, PyBytes_GET_SIZE(field) - 1}, fresh->head = key_head(fresh->topic);
+    fresh->topic = (Text){(const byte *)PyBytes_AS_STRING(field) + 1, PyBytes_GET_SIZE(field) - 1};
+    fresh->head = beside ? beside->head : key_head(fresh->topic);
     run->last = run->count++;
     return PLAIN;
 }
@@ -192,14 +193,15 @@ static int find_queue(Run *run, const Send *send, Queue **found) {
         *found = &run->queues[run->last = at];
         if (same((*found)->name, send->queue) && same((*found)->topic, send->topic)) return PLAIN;
     }
-    if (!run->door || !same(run->behind->topic, send->topic)) {
+    const Queue *beside = run->door && same(run->behind->topic, send->topic) ? run->behind : NULL;
+    if (!beside) {
         PyObject *topic = PyUnicode_DecodeUTF8((const char *)send->topic.at, send->topic.size, NULL);
         Py_XSETREF(run->door, Py_XNewRef(topic ? PyDict_GetItemWithError(run->doors, topic) : NULL));
         Py_XDECREF(topic);
     }
     PyObject *name = run->door ? PyUnicode_DecodeUTF8((const char *)send->queue.at, send->queue.size, NULL) : NULL;
     PyObject *queue = name ? PyObject_GetItem(run->door, name) : NULL; /* fills itself at first use */
-    int state = queue ? queue_of(run, queue, found) : LEAVE;
+    int state = queue ? queue_of(run, queue, beside, found) : LEAVE;
     Py_XDECREF(name), Py_XDECREF(queue);
     if (state == PLAIN) { run->behind = *found; return PLAIN; }
     Py_CLEAR(run->door);
@@ -274,7 +276,7 @@ static int ask_where(Run *run, Text topic, Item asked) {
     if (PyErr_Occurred()) return FAILED;
     last->topic = topic, last->asked = (Text){last->kept, asked.all.size};
     memcpy(last->kept, asked.all.at, asked.all.size);
-    return queue_of(run, queue, &last->place);
+    return queue_of(run, queue, NULL, &last->place);
 }
 
 /* Properties that read and write as the same text: how many. -1: one has no name, no value or another's name, or they are too many. */
@@ -482,17 +484,26 @@ static int take_frame(Run *run, PyObject *frame) {
     return send.batch ? put_batch(run, &send, queue) : put_single(run, &send, queue);
 }
 
+static PyObject *staged_row(const Queue *one, PyObject *end) {
+    PyObject *first = PyLong_FromLongLong(one->first), *next = PyLong_FromLongLong(one->next);
+    PyObject *row = first && next ? PyTuple_Pack(4, one->queue, first, next, end) : NULL;
+    Py_XDECREF(first), Py_XDECREF(next);
+    return row;
+}
+
 /* What the caller gets, and the end of the run. `told`: what was answered, which is taken over; NULL: the exception is set. */
 static PyObject *results(Run *run, Py_ssize_t at, PyObject *told) {
-    PyObject *queues = told ? PyList_New(0) : NULL, *result = NULL;
+    PyObject *end = told ? PyLong_FromLongLong(run->end) : NULL, *staged = end ? PyList_New(0) : NULL, *result = NULL;
+    PyObject *tails = staged ? PyList_New(0) : NULL;
     for (int i = 0; i < run->count; i++) {
         Queue *one = &run->queues[i];
-        if (queues && one->entries.size /* else it was seen, and then the send was left */
-            && append(queues, Py_BuildValue("(OLN)", one->queue, (long long)one->next, buffer_bytes(&one->entries)))) Py_CLEAR(queues);
+        if (tails && one->entries.size /* else it was seen, and then the send was left */
+            && (append(staged, staged_row(one, end)) || append(tails, buffer_bytes(&one->entries)))) Py_CLEAR(tails);
         Py_DECREF(one->queue), Py_DECREF(one->field), PyMem_Free(one->entries.at);
     }
-    if (queues) result = Py_BuildValue("(niNONN)", at, run->full, buffer_bytes(&run->records), told, queues, buffer_bytes(&run->keys));
-    Py_XDECREF(told), Py_XDECREF(run->diverted.answer), Py_XDECREF(run->door);
+    if (tails)
+        result = Py_BuildValue("(niNOOON)", at, run->full, buffer_bytes(&run->records), told, staged, tails, buffer_bytes(&run->keys));
+    Py_XDECREF(end), Py_XDECREF(staged), Py_XDECREF(tails), Py_XDECREF(told), Py_XDECREF(run->diverted.answer), Py_XDECREF(run->door);
     PyMem_Free(run->records.at), PyMem_Free(run->answers.at), PyMem_Free(run->keys.at), PyMem_Free(run->scratch.at);
     return result;
 }
@@ -555,7 +566,7 @@ static int put_row(Run *run, PyObject *row) {
     message.born_host = (Text){kept.at + 48, 8}, message.store_host = (Text){kept.at + 64, 8};
     message.body = (Text){kept.at + BODY_AT, kept.size - BODY_AT};
     derived.due = read_due(tag);
-    int state = PyErr_Occurred() ? FAILED : queue_of(run, object, &queue);
+    int state = PyErr_Occurred() ? FAILED : queue_of(run, object, NULL, &queue);
     byte *to = state == PLAIN ? reserve_record(run, queue, &message, text.size) : NULL;
     if (!to) return state == LEAVE ? LEAVE : FAILED;
     add(to, text.at, text.size);

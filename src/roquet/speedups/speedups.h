@@ -1,7 +1,6 @@
 /* Numbers, texts and buffers, for all files of the extension. Every length that comes from outside is checked before it is used. */
 
 #pragma once
-
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
@@ -11,7 +10,7 @@
 #error "big-endian machines run the Python functions: nobody has tested this there"
 #endif
 
-#define EDITION 17 /* also in __init__.py, which says when it rises */
+#define EDITION 18 /* also in __init__.py, which says when it rises */
 
 /* Of records and entries, as in wire/layout.py. */
 enum { ENTRY = 20, RECORD_MIN = 91, QUEUE_OFFSET_AT = 20, SYS_FLAG_AT = 36, BODY_AT = 88, HOSTS_V6 = 0x30, PROPERTIES_MAX = 32767 };
@@ -45,7 +44,6 @@ static inline byte *add(byte *to, const void *from, Py_ssize_t size) {
     if (size) memcpy(to, from, size);
     return to + size;
 }
-
 static inline byte *add_text(byte *to, Text text) { return add(to, text.at, text.size); }
 
 static inline int same(Text one, Text other) { return one.size == other.size && (!one.size || !memcmp(one.at, other.at, one.size)); }
@@ -89,7 +87,6 @@ static inline int64_t get_number(PyObject *object, PyObject **kept, const char *
     Py_XDECREF(found);
     return number;
 }
-
 static inline int wrong_type(const char *why) { PyErr_SetString(PyExc_TypeError, why); return -1; }
 
 /* The parts of a frame. -1: it is none, and the exception is set. */

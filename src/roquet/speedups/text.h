@@ -1,7 +1,6 @@
 /* Numbers as text, UTF-8, Java's hash, checksums. */
 
 #pragma once
-
 #include "speedups.h"
 
 enum { LEAVE = 0, PLAIN = 1, FAILED = -1 /* a Python exception is set */ };

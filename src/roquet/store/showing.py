@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterable
 
 from roquet.store.log import Log
-from roquet.store.queue import ConsumeQueue
 from roquet.store.staging import Staged
 
 log = logging.getLogger("roquet.store")
@@ -24,15 +23,15 @@ class Showing:
         self.unsafe.extend(staged)
         self._log.on_safe(self._safe_has_risen)
 
-    def show(self, staged: Iterable[Staged]) -> None:
-        woken: dict[ConsumeQueue, None] | None = None
+    def show(self, staged: list[Staged]) -> None:
         for queue, _, after, _ in staged:
             queue.visible = after
-            if queue.on_visible is not None:
-                woken = woken or {}
-                woken[queue] = None
-        for queue in woken or ():
-            if queue.on_visible is not None:
+        self.wake(staged)
+
+    def wake(self, staged: list[Staged]) -> None:
+        """Tell those who wait for what is visible now."""
+        for queue in {queue: None for queue, _, _, _ in staged if queue.on_visible is not None}:
+            if queue.on_visible is not None:  # who was told before may have ended this wait
                 try:
                     queue.on_visible(queue)
                 except Exception:  # one that waits must not keep the others from hearing

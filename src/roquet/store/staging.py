@@ -256,9 +256,9 @@ class Staging:
         again, log = self.native is not None, self.log
         while again:
             assert self.native is not None
-            at, again, records, _, queues, keys = self.native.put_messages(rows, at, log.lead, log.end, log.room, self.now_ms)
-            if queues:
-                self.put_run(records, queues, keys)
+            at, again, records, _, staged, tails, keys = self.native.put_messages(rows, at, log.lead, log.end, log.room, self.now_ms)
+            if staged:
+                self.put_run(records, staged, tails, keys)
         return at
 
     def _put_row(
@@ -343,13 +343,13 @@ class Staging:
         batch.add_keys(self.index, portions[0].queue.topic, offsets, store_ms)
         return offsets, firsts
 
-    def put_run(self, records: bytes, queues: Sequence[tuple[ConsumeQueue, int, bytes]], keys: bytes) -> None:
-        """Plain messages that the extension made for the present file of the log: (queue, its next, entries) of each queue, index.KEYS."""
-        log, staged = self.log, self.staged
+    def put_run(self, records: bytes, staged: list[Staged], tails: list[bytes], keys: bytes) -> None:
+        """Plain messages that the extension made for the present file of the log: what is staged in each queue, its entries, index.KEYS."""
+        log = self.log
         log.staged.append(records)
-        log.end = end = log.end + len(records)  # they fit: the extension knows how much room there is
-        for queue, after, entries in queues:
-            staged.append((queue, queue.next, after, end))
+        log.end += len(records)  # they fit: the extension knows how much room there is
+        self.staged += staged  # first: what follows can be undone from here on
+        for (queue, _, after, _), entries in zip(staged, tails, strict=False):
             queue.tail += entries
             queue.next = after
         if keys:

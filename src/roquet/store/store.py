@@ -240,13 +240,17 @@ class Store:
         if took_ms >= SLOW_MS:
             self.on_slow_write(took_ms)
         self.timeline.last_ms = self.staging.now_ms
-        waiting = self.tails.waiting
-        for queue, _, _, _ in staged:
+        waiting, seen, awaited = self.tails.waiting, self.log.safe >= self.log.written, False
+        for queue, _, after, _ in staged:  # one loop for both: most reads have something for most queues
             if queue not in waiting:
                 waiting[queue] = mark
-        if self.log.safe >= self.log.written:
-            self.showing.show(staged)
-        else:
+            if seen:
+                queue.visible = after
+                if queue.on_visible is not None:
+                    awaited = True
+        if awaited:
+            self.showing.wake(staged)
+        if not seen:
             self.showing.show_when_safe(staged)
             if self.log.wants_flush:
                 self.flush.begin()
