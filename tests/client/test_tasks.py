@@ -113,6 +113,28 @@ def test_cancelling_ends_a_task_where_it_waits_runs_its_finally_and_tells_who_wa
     assert len(tasks) == 0
 
 
+def test_a_task_whose_client_is_thrown_away_ends_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    """The collector closes the coroutines of a client that nobody holds, one after another, and a `finally` in one wakes the next."""
+    tasks, wait = Tasks(), Wait[int]()
+    left: list[str] = []
+
+    async def child() -> None:
+        await wait
+
+    async def parent() -> None:
+        try:
+            await tasks.each([work])
+        finally:
+            wait.end(1)
+            left.append("finally")
+
+    work, whole = child(), parent()
+    tasks.start(whole)
+    work.close()
+    whole.close()
+    assert (left, len(tasks), caplog.records) == (["finally"], 0, [])
+
+
 def test_a_task_that_cancels_itself_ends_where_it_waits_next() -> None:
     tasks, begin, wait, seen = Tasks(), Wait[None](), Wait[int](), Results()
 

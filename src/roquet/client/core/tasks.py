@@ -92,7 +92,8 @@ class Task(Wait[T]):
         except StopIteration as stop:
             self._finish(stop.value)
         except Exception as error:
-            self._finish(error)
+            thrown_away = f"{self.name} did not end: its client was thrown away without close()"
+            self._finish(Cancelled(thrown_away) if is_of_no_coroutine(error) else error)
         except BaseException:  # the program ends
             self._tasks.forget(self)
             raise
@@ -211,6 +212,12 @@ async def follow(caller: Caller, steps: Steps[T], timeout_ms: int) -> T:
             answer = await call(caller, address, command, timeout_ms)
         except RoquetError as error:
             answer = error
+
+
+def is_of_no_coroutine(error: Exception) -> bool:
+    """It was raised by `send` itself: the coroutine is closed, or just being closed, and not by its task. The collector does so."""
+    trace = error.__traceback__
+    return isinstance(error, RuntimeError | ValueError) and trace is not None and trace.tb_next is None
 
 
 def ignore(result: object) -> None:
