@@ -29,7 +29,7 @@ def test_one_run_that_fails_is_named_and_those_beside_it_are_shown(tmp_path: Pat
 
 
 def test_hostile_peers_meet_both_spellings() -> None:
-    assert any("tests/hostile" in arguments for name, arguments in lanes.BESIDE.items() if "tests.python_alone" not in arguments)
+    assert any("tests/hostile" in arguments for arguments in lanes.BESIDE.values() if "tests.python_alone" not in arguments)
     [alone] = [arguments for arguments in lanes.BESIDE.values() if "tests.python_alone" in arguments]
     assert "tests/hostile" in alone
     command = [sys.executable, "-m", "pytest", *alone, "-p", "no:cacheprovider", "--collect-only", "-k", "hostile_frames_and"]

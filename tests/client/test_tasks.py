@@ -135,6 +135,14 @@ def test_a_task_whose_client_is_thrown_away_ends_without_a_word(caplog: pytest.L
     assert (left, len(tasks), caplog.records) == (["finally"], 0, [])
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError])
+def test_a_mistake_in_a_task_is_not_taken_for_a_client_that_was_thrown_away(
+    kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    Tasks().start(_fail(kind("a mistake")))
+    assert "a mistake" in caplog.text
+
+
 def test_a_task_that_cancels_itself_ends_where_it_waits_next() -> None:
     tasks, begin, wait, seen = Tasks(), Wait[None](), Wait[int](), Results()
 

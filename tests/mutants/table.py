@@ -741,6 +741,20 @@ FAULTS = [
         "messages are consumed without the lock",
     ),
     Fault(
+        "client/core/tasks.py",
+        "            if could_not_go_on(error):",
+        "            if False:",
+        "tests/client/test_tasks.py::test_a_task_whose_client_is_thrown_away_ends_without_a_word",
+        "the end of a client that was thrown away is logged as our mistake",
+    ),
+    Fault(
+        "client/core/tasks.py",
+        "trace is not None and trace.tb_next is None",
+        "trace is not None",
+        "tests/client/test_tasks.py::test_a_mistake_in_a_task_is_not_taken_for_a_client_that_was_thrown_away",
+        "a mistake in a task looks like a client that was thrown away",
+    ),
+    Fault(
         "client/core/ordered.py",
         "        if lane is None or not lane.busy:\n            self._lanes.pop",
         "        if True:\n            self._lanes.pop",

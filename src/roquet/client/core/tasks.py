@@ -92,8 +92,9 @@ class Task(Wait[T]):
         except StopIteration as stop:
             self._finish(stop.value)
         except Exception as error:
-            thrown_away = f"{self.name} did not end: its client was thrown away without close()"
-            self._finish(Cancelled(thrown_away) if is_of_no_coroutine(error) else error)
+            if could_not_go_on(error):
+                error = Cancelled(f"{self.name} did not end: its client was thrown away without close()")
+            self._finish(error)
         except BaseException:  # the program ends
             self._tasks.forget(self)
             raise
@@ -214,8 +215,9 @@ async def follow(caller: Caller, steps: Steps[T], timeout_ms: int) -> T:
             answer = error
 
 
-def is_of_no_coroutine(error: Exception) -> bool:
-    """It was raised by `send` itself: the coroutine is closed, or just being closed, and not by its task. The collector does so."""
+def could_not_go_on(error: Exception) -> bool:
+    """Python refused to run the coroutine: the collector, and not its task, has closed it or closes it now. Its own errors come from a
+    frame of its own."""
     trace = error.__traceback__
     return isinstance(error, RuntimeError | ValueError) and trace is not None and trace.tb_next is None
 
