@@ -145,6 +145,15 @@ def test_a_zero_character_in_a_unique_key_is_refused(whole: Whole, binary: bool,
     assert whole.broker.store.log.end == end
 
 
+@pytest.mark.parametrize(("asks", "inside"), [("DELAY\x011", "SCHEDULE_TOPIC_XXXX"), ("TRAN_MSG\x01true", "RMQ_SYS_TRANS_HALF_TOPIC")])
+def test_a_message_that_goes_elsewhere_first_opens_that_place_to_no_other(whole: Whole, asks: str, inside: str) -> None:
+    waits = Command(310, send_fields(properties=f"UNIQ_KEY\x01U1\x02{asks}"), b"it waits", opaque=1)
+    direct = [Command(310, send_fields(inside, number), b"it must not", opaque=2 + number) for number in range(2)]
+    whole.frames(waits, *direct)
+    codes = {answer.opaque: answer.code for answer in whole.peer.take()}
+    assert codes == {1: 0, 2: ResponseCode.NO_PERMISSION, 3: ResponseCode.NO_PERMISSION}
+
+
 def test_a_read_that_touches_more_queues_than_one_run_holds_is_done_in_several(whole: Whole) -> None:
     sends = [Command(310, send_fields(queue_id=number), b"x", opaque=number) for number in range(200)]
     whole.frames(*sends)

@@ -143,6 +143,14 @@ def test_a_mistake_in_a_task_is_not_taken_for_a_client_that_was_thrown_away(
     assert "a mistake" in caplog.text
 
 
+def test_nor_is_an_iterator_that_ends_too_early(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        next(iter(()))
+
+    Tasks().start(work())
+    assert "StopIteration" in caplog.text
+
+
 def test_a_task_that_cancels_itself_ends_where_it_waits_next() -> None:
     tasks, begin, wait, seen = Tasks(), Wait[None](), Wait[int](), Results()
 

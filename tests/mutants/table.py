@@ -749,8 +749,8 @@ FAULTS = [
     ),
     Fault(
         "client/core/tasks.py",
-        "trace is not None and trace.tb_next is None",
-        "trace is not None",
+        "trace is not None and trace.tb_next is None and error.__cause__ is None",
+        "trace is not None and error.__cause__ is None",
         "tests/client/test_tasks.py::test_a_mistake_in_a_task_is_not_taken_for_a_client_that_was_thrown_away",
         "a mistake in a task looks like a client that was thrown away",
     ),

@@ -142,7 +142,7 @@ typedef struct {
     Text topic, name; /* as sends spell them: the topic inside `field`, the queue's id in `digits` */
     byte digits[24];
     uint32_t head; /* hash of "topic#" */
-    int32_t queue_id;
+    int32_t queue_id, may_be_named; /* may_be_named: a send may name it; else messages only go there for now */
     int64_t first, next; /* the number of the first message that the run puts there, and of the next one */
     Buffer entries;
 } Queue;
@@ -191,7 +191,7 @@ static int queue_of(Run *run, PyObject *queue, const Queue *beside, Queue **foun
 static int find_queue(Run *run, const Send *send, Queue **found) {
     for (int i = 0, at = run->last; i < run->count; i++, at = at + 1 < run->count ? at + 1 : 0) {
         *found = &run->queues[run->last = at];
-        if (same((*found)->name, send->queue) && same((*found)->topic, send->topic)) return PLAIN;
+        if ((*found)->may_be_named && same((*found)->name, send->queue) && same((*found)->topic, send->topic)) return PLAIN;
     }
     const Queue *beside = run->door && same(run->behind->topic, send->topic) ? run->behind : NULL;
     if (!beside) {
@@ -203,7 +203,7 @@ static int find_queue(Run *run, const Send *send, Queue **found) {
     PyObject *queue = name ? PyObject_GetItem(run->door, name) : NULL; /* fills itself at first use */
     int state = queue ? queue_of(run, queue, beside, found) : LEAVE;
     Py_XDECREF(name), Py_XDECREF(queue);
-    if (state == PLAIN) { run->behind = *found; return PLAIN; }
+    if (state == PLAIN) { run->behind = *found, (*found)->may_be_named = 1; return PLAIN; }
     Py_CLEAR(run->door);
     if (PyErr_Occurred() && (PyErr_ExceptionMatches(PyExc_KeyError) || PyErr_ExceptionMatches(PyExc_ValueError))) PyErr_Clear();
     return PyErr_Occurred() ? FAILED : LEAVE;

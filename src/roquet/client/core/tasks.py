@@ -217,9 +217,9 @@ async def follow(caller: Caller, steps: Steps[T], timeout_ms: int) -> T:
 
 def could_not_go_on(error: Exception) -> bool:
     """Python refused to run the coroutine: the collector, and not its task, has closed it or closes it now. Its own errors come from a
-    frame of its own."""
+    frame of its own, or have a cause (a StopIteration)."""
     trace = error.__traceback__
-    return isinstance(error, RuntimeError | ValueError) and trace is not None and trace.tb_next is None
+    return isinstance(error, RuntimeError | ValueError) and trace is not None and trace.tb_next is None and error.__cause__ is None
 
 
 def ignore(result: object) -> None:
