@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from itertools import count
 from typing import Any
 
 import pytest
@@ -84,6 +85,43 @@ def test_no_answer_in_time_is_a_timeout_and_a_late_answer_is_ignored() -> None:
             server.connections[0].transport.write(Command(0, opaque=2, flag=1).encode())
             server.cluster.silent = set()
             assert isinstance(await ask(caller, server.address, Command(106)), Command)
+            await caller.close()
+
+    run(test())
+
+
+def test_an_answer_that_came_while_the_loop_stood_still_is_read_before_the_call_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        loop, stood_still = asyncio.get_running_loop(), 0
+        now = loop.time
+        monkeypatch.setattr(loop, "time", lambda: now() + stood_still)
+        async with fake_server() as server:
+            caller = AsyncCaller()
+            await ask(caller, server.address, Command(106))
+            answer = ask(caller, server.address, Command(106), timeout_ms=3_000)
+            stood_still = 4
+            assert isinstance(await answer, Command)
+            server.cluster.silent = {server.address}
+            answer = ask(caller, server.address, Command(106), timeout_ms=3_000)
+            stood_still = 8
+            assert isinstance(await answer, CallTimeout)
+            await caller.close()
+
+    run(test())
+
+
+def test_a_call_is_given_up_in_a_loop_that_stands_still_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        loop, leaps = asyncio.get_running_loop(), count()
+        now = loop.time
+        async with fake_server() as server:
+            caller = AsyncCaller()
+            await ask(caller, server.address, Command(106))
+            server.cluster.silent = {server.address}
+            answer = ask(caller, server.address, Command(106), timeout_ms=3_000)
+            monkeypatch.setattr(loop, "time", lambda: now() + next(leaps))
+            assert isinstance(await answer, CallTimeout)
+            monkeypatch.undo()
             await caller.close()
 
     run(test())

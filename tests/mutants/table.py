@@ -2001,6 +2001,27 @@ FAULTS = [
         "aclRepliesNeedPub=false opens every topic that ends like the one for replies",
     ),
     Fault(
+        "net/caller.py",
+        "        if now - due > LATE_MS:",
+        "        if now - due > 1_000_000:",
+        "tests/client/test_caller.py::test_an_answer_that_came_while_the_loop_stood_still_is_read_before_the_call_is_given_up",
+        "answers that came while the loop stood still are not read before their calls are given up",
+    ),
+    Fault(
+        "net/caller.py",
+        "            until, self._excused_ms, next_ms = self._excused_ms, now, now + GRACE_MS",
+        "            until, next_ms = self._excused_ms, now + GRACE_MS",
+        "tests/client/test_caller.py::test_a_call_is_given_up_in_a_loop_that_stands_still_all_the_time",
+        "in a loop that stands still all the time no call is ever given up",
+    ),
+    Fault(
+        "client/producer.py",
+        "plain.message_ids)\n            except asyncio.CancelledError:\n                sending.withdraw()",
+        "plain.message_ids)\n            except asyncio.CancelledError:\n                pass",
+        "tests/client/test_plain_sends.py::test_a_batch_is_stored_or_told_why_not_and_is_not_sent_once_nobody_waits_for_it",
+        "a batch that was cancelled while it waited is sent all the same",
+    ),
+    Fault(
         "net/entrance.py",
         '    return source_of_host(str(peer[0])) if peer else ""',
         '    return str(peer[0]) if peer else ""',
