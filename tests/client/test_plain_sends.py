@@ -407,3 +407,36 @@ def test_tasks_await_their_receipts_and_one_that_is_cancelled_is_not_sent() -> N
         assert told.count(b"last") == 1
 
     run(test)
+
+
+def test_a_batch_is_stored_or_told_why_not_and_is_not_sent_once_nobody_waits_for_it() -> None:
+    async def test(server: FakeServer) -> None:
+        async with Producer("p", server.address, sends_in_flight_max=2, send_timeout_ms=500) as producer:
+            await producer.send(Message("t", b"first"))
+            for names in ([b"a", b"b", b"c"], [b"d", b"e"]):
+                found = await producer.send_batch(Message("t", name) for name in names)
+                assert [server.cluster.log[one.queue][one.queue_offset].body for one in found] == names
+            server.cluster.silent = {server.address}
+            waits = asyncio.create_task(producer.send_batch([Message("t", b"waits"), Message("t", b"too")]))
+            await until(lambda: b"waits" in server.cluster.asked[-1][1].body)
+            never = asyncio.create_task(producer.send_batch([Message("t", b"never"), Message("t", b"sent")]))
+            await asyncio.sleep(0)
+            never.cancel()
+            await asyncio.wait([never])
+            assert never.cancelled()
+            waits.cancel()
+            await asyncio.wait([waits])
+            server.cluster.silent = set()  # when the time of `waits` is over there is room
+            await producer.send_batch([Message("t", b"last"), Message("t", b"pair")])
+            with pytest.raises(InvalidMessage, match="timeout_ms is -1"):
+                await producer.send_batch([Message("t", b"a"), Message("t", b"b")], timeout_ms=-1)
+            server.cluster.silent = {server.address}
+            with pytest.raises(SendTimedOut, match="may be stored"):
+                await producer.send_batch([Message("t", b"no"), Message("t", b"answer")], timeout_ms=50)
+        with pytest.raises(NotStarted):
+            await producer.send_batch([Message("t", b"a"), Message("t", b"b")])
+        told = [record.body for queue in server.cluster.log.values() for record in queue]
+        assert b"never" not in told
+        assert told.count(b"last") == 1
+
+    run(test)

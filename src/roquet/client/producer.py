@@ -14,7 +14,7 @@ from typing import Unpack, cast
 
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.producer import ProducerCore, ProducerSettings, Selector
-from roquet.client.core.receipt import SendReceipt
+from roquet.client.core.receipt import Receipts, SendReceipt
 from roquet.client.core.replies import reply_message
 from roquet.client.core.stats import ProducerStats
 from roquet.client.keywords import ProducerKeywords
@@ -123,10 +123,23 @@ class Producer(Member[ProducerCore]):
 
         Raises BatchFailed, which holds the receipts of what was stored, when a part failed.
         """
-        core = self._part()
+        core, loop = self._core, self._loop
+        if core is None:
+            core = self._part()
+        if loop is None or not loop.is_running() or get_ident() != self._thread:
+            loop = self._here()
         if isinstance(messages, Message):
             raise InvalidMessage("send_batch() was given one Message; expected is a list of them: [message]")
         listed = list(messages)
+        plain = core.plain_batch(listed) if queue is None else None
+        if plain is not None:
+            answer: asyncio.Future[SendReceipt] = loop.create_future()
+            sending = core.send_plain(plain, partial(_tell, answer), timeout_ms)
+            try:
+                return Receipts(await answer, plain.message_ids)
+            except asyncio.CancelledError:
+                sending.withdraw()
+                raise
         return await self._wait(core.send_batch(listed, queue=queue, timeout_ms=timeout_ms), cancel=True)
 
     async def request(

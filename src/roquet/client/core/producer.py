@@ -320,10 +320,14 @@ class ProducerCore:
         self._check_started()
         if not messages:
             return []
-        if queue is None and len(messages) > 1 and self.send_hooks is None:
-            plain = self._plain_batch(messages)
-            if plain is not None:
-                return await self._send_together(plain, timeout_ms)
+        plain = self.plain_batch(messages) if queue is None else None
+        if plain is not None:
+            receipt: Wait[SendReceipt] = Wait()
+            sending = self.send_plain(plain, receipt.end, timeout_ms)
+            try:
+                return Receipts(await receipt, plain.message_ids)
+            finally:
+                sending.withdraw()
         for message in messages:
             if not isinstance(message, Message):
                 check_message(message, "send_batch")
@@ -380,8 +384,10 @@ class ProducerCore:
                     receipts[place] = receipt
         return together(receipts, failures)
 
-    def _plain_batch(self, messages: Sequence[Message]) -> Outgoing | None:
+    def plain_batch(self, messages: Sequence[Message]) -> Outgoing | None:
         """One request with all of them, where they are what programs send all day."""
+        if len(messages) < 2 or self.send_hooks is not None or not self.started:
+            return None
         settings, first = self.settings, messages[0]
         if self.namespace or not isinstance(first, Message) or first.topic not in self._topics or first.topic.startswith(RETRY_PREFIX):
             return None
@@ -393,14 +399,11 @@ class ProducerCore:
         body = join_columns(*columns, message_ids, Property.UNIQUE_KEY)
         return Outgoing(first.topic, body, "", 0, 0, now, tuple(message_ids), True, int(RequestCode.SEND_BATCH_MESSAGE), None)
 
-    async def _send_together(self, outgoing: Outgoing, timeout_ms: int | None) -> Sequence[SendReceipt]:
-        receipt: Wait[SendReceipt] = Wait()
-        sending = Sending(self, outgoing, receipt.end, None, timeout_ms)
+    def send_plain(self, outgoing: Outgoing, done: Sent, timeout_ms: int | None) -> Sending:
+        """Send what `plain_batch` made. `done` gets its receipt, or what went wrong."""
+        sending = Sending(self, outgoing, done, None, timeout_ms)
         self.in_flight.begin(sending)
-        try:
-            return Receipts(await receipt, outgoing.message_ids)
-        finally:
-            sending.withdraw()
+        return sending
 
     async def _send_one(
         self, outgoing: Outgoing, queue: MessageQueue | None, timeout_ms: int | None, under_way: list[Sending]
