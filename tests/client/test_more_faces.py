@@ -22,8 +22,6 @@ from roquet.client import (
     TransactionState,
     sync,
 )
-from roquet.client.place import Machine
-from roquet.clock import SystemClock
 from roquet.errors import ClientError
 from roquet.wire.calls.transactions import CheckTransactionHeader
 from roquet.wire.codes import RequestCode
@@ -129,41 +127,6 @@ def test_a_request_is_answered_by_a_consumer_that_replies() -> None:
             with pytest.raises(RequestTimedOut, match="within 50 ms"):
                 await producer.request(Message("t", b"silence"), 50)
 
-    run(test, **TOPICS)
-
-
-def test_a_reply_that_came_while_the_loop_stood_still_is_read_before_the_request_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SystemClock()
-    still_ms = 0
-
-    class StandsStill:
-        """What the client sees of time leaps when its loop stood still."""
-
-        def now_ms(self) -> int:
-            return int(clock.now_ms()) + still_ms
-
-        def steady_ms(self) -> int:
-            return int(clock.steady_ms()) + still_ms
-
-    async def test(server: FakeServer) -> None:
-        nonlocal still_ms
-        loop = asyncio.get_running_loop()
-        now = loop.time
-        monkeypatch.setattr(loop, "time", lambda: now() + still_ms / 1_000)
-        consumer = PushConsumer("g", server.address, consume_from="first")
-
-        @consumer.on("t")
-        async def answer(message: ReceivedMessage) -> None:
-            await consumer.reply(message, b"re:" + message.body)
-
-        async with Producer("p", server.address) as producer, consumer:
-            assert (await producer.request(Message("t", b"first"), 5_000)).body == b"re:first"
-            request = asyncio.create_task(producer.request(Message("t", b"second"), 5_000))
-            await asyncio.sleep(0)
-            still_ms = 6_000
-            assert (await request).body == b"re:second"
-
-    monkeypatch.setattr(Machine, "clock", StandsStill())
     run(test, **TOPICS)
 
 

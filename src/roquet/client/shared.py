@@ -22,11 +22,10 @@ from roquet.client.core.instance import ClientCore
 from roquet.client.lookup import Lookup
 from roquet.client.place import Alarm, Place, place_of
 from roquet.net.connection import PLAIN, ConnectionOptions
-from roquet.net.grace import Grace
 
 T = TypeVar("T")
 
-ALARM_MAX_MS = 3_600_000
+ALARM_MAX_S = 3_600.0
 """The alarm rings at least this often: no loop takes a delay for ever."""
 
 STARTED_NS = time.time_ns()
@@ -80,8 +79,6 @@ class SharedClient:
             self._lookup.start()
         self.loop = asyncio.get_running_loop()
         self._alarm: Alarm | None = None
-        self._due_ms = 0
-        self._grace = Grace()
         self.core.timers.on_sooner = self.arm
         place.opened(self)
         self.arm(self.core.next_due_ms())
@@ -90,21 +87,18 @@ class SharedClient:
         """Ring then, and not at the time that was told before."""
         if self._alarm is not None:
             self._alarm.cancel()
-        now_ms = self.core.clock.steady_ms()
-        delay_ms = min(due_ms - now_ms, ALARM_MAX_MS)
-        self._due_ms = now_ms + max(0, delay_ms)
+        delay_ms = due_ms - self.core.clock.steady_ms()
         if delay_ms <= 0:
             self._alarm = self.loop.call_soon(self.ring)  # when what is ready now has run
         else:
-            self._alarm = self.place.later(delay_ms / 1000, self.ring)
+            self._alarm = self.place.later(min(delay_ms / 1000, ALARM_MAX_S), self.ring)
 
     def ring(self) -> None:
         """Do what is due."""
         self._alarm = None
-        until_ms, next_ms = self._grace.judge(self._due_ms, self.core.clock.steady_ms())
-        self.core.tick(until_ms)
+        self.core.tick(self.core.clock.steady_ms())
         if not self.core.closed:
-            self.arm(max(self.core.next_due_ms(), next_ms))
+            self.arm(self.core.next_due_ms())
 
     async def leave(self) -> None:
         self.users -= 1

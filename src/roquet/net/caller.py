@@ -17,7 +17,6 @@ from typing import cast
 from roquet.errors import Broken, ConnectFailed, RoquetError
 from roquet.net.address import endpoint
 from roquet.net.connection import PLAIN, ConnectionOptions, Contexts, no_encryption
-from roquet.net.grace import Grace
 from roquet.net.unfinished import Unfinished
 from roquet.wire.command import ONEWAY, Command, decode
 from roquet.wire.frame import Framer
@@ -34,6 +33,9 @@ SILENT_MS = 10_000
 """A connection on which a call timed out and nothing at all has arrived for this long is taken for dead, and opened anew."""
 UNFINISHED_MAX = 128 * 1024 * 1024
 """Bytes of answers that have begun and not ended, over all connections (net/unfinished.py)."""
+LATE_MS, GRACE_MS = 200, 200
+"""With an alarm so late the program held the loop up, or the machine slept: what was asked may not have left, and what was answered lies
+there unread. So each call that is due by then has so much longer, once."""
 LET_IN_S = 0.05
 READ_MAX = 256 * 1024
 """Bytes of one read."""
@@ -57,7 +59,8 @@ class AsyncCaller:
         self._lines: dict[str, _Line] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER
-        self._grace = Grace()
+        self._excused_ms = -1
+        """Calls that were due by then had their grace."""
         self.unfinished = Unfinished(UNFINISHED_MAX)
         self.room = memoryview(bytearray(READ_MAX))
         """Where all connections read into, one after another: memory that is asked for anew costs more than the read."""
@@ -158,9 +161,11 @@ class AsyncCaller:
         self._timer = self._loop.call_at(deadline_ms / 1000 + 0.01, self._expire)
 
     def _expire(self) -> None:
-        now = self.now_ms()
-        until, next_ms = self._grace.judge(self._timer_ms, now)
+        now, due = self.now_ms(), self._timer_ms
         self._timer, self._timer_ms = None, NEVER
+        until, next_ms = now, now
+        if now - due > LATE_MS:
+            until, self._excused_ms, next_ms = self._excused_ms, now, now + GRACE_MS
         for line in list(self._lines.values()):
             if line.calls.expire(until) and now - line.heard_ms > SILENT_MS:
                 line.end(ConnectFailed(f"{line.address} was silent for {now - line.heard_ms} ms; the connection is given up"))
