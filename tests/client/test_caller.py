@@ -110,6 +110,28 @@ def test_an_answer_that_came_while_the_loop_stood_still_is_read_before_the_call_
     run(test())
 
 
+def test_a_short_call_does_not_take_the_grace_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        loop, stood_still = asyncio.get_running_loop(), 0
+        now = loop.time
+        monkeypatch.setattr("roquet.net.caller.GRACE_MS", 60_000)
+        monkeypatch.setattr(loop, "time", lambda: now() + stood_still)
+        async with fake_server() as server:
+            caller = AsyncCaller()
+            await ask(caller, server.address, Command(106))
+            server.cluster.silent = {server.address}
+            answer = ask(caller, server.address, Command(106), timeout_ms=3_000)
+            stood_still = 4
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert isinstance(await ask(caller, server.address, Command(106), timeout_ms=10), CallTimeout)
+            server.connections[0].transport.write(Command(0, opaque=2, flag=1).encode())
+            assert isinstance(await answer, Command)
+            await caller.close()
+
+    run(test())
+
+
 def test_a_call_is_given_up_in_a_loop_that_stands_still_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         loop, leaps = asyncio.get_running_loop(), count()

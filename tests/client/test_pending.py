@@ -37,6 +37,27 @@ def test_what_is_late_times_out_and_the_rest_goes_on_waiting() -> None:
     assert (later, len(calls), calls.next_deadline_ms) == ([], 1, 200)
 
 
+def test_what_is_due_is_put_off_once_and_no_call_that_is_not_due() -> None:
+    calls = PendingCalls()
+    first: Heard = []
+    second: Heard = []
+    third: Heard = []
+    calls.add(first.append, 100)
+    calls.add(second.append, 200)
+    calls.put_off(150, 350)
+    assert calls.expire(250) == 1  # a call with a deadline of its own goes; the other's is put off, whoever looks
+    assert (first, calls.next_deadline_ms) == ([], 350)
+    assert isinstance(second[0], CallTimeout)
+    calls.add(third.append, 300)
+    calls.put_off(400, 600)
+    assert calls.expire(400) == 1
+    assert isinstance(first[0], CallTimeout)
+    calls.put_off(700, 900)
+    assert calls.expire(700) == 1
+    assert isinstance(third[0], CallTimeout)
+    assert calls.next_deadline_ms == NEVER
+
+
 def test_a_lost_connection_fails_all_and_one_bad_handler_hurts_nobody_else() -> None:
     calls = PendingCalls()
     heard: Heard = []

@@ -33,9 +33,9 @@ SILENT_MS = 10_000
 """A connection on which a call timed out and nothing at all has arrived for this long is taken for dead, and opened anew."""
 UNFINISHED_MAX = 128 * 1024 * 1024
 """Bytes of answers that have begun and not ended, over all connections (net/unfinished.py)."""
-LATE_MS, GRACE_MS = 200, 200
-"""With an alarm so late the program held the loop up, or the machine slept: what was asked may not have left, and what was answered lies
-there unread. So each call that is due by then has so much longer, once."""
+LATE_MS, GRACE_MS = 20, 200
+"""An alarm that rings so late says that the loop stood still: the program held it up, or the machine slept. What was asked may not have
+left yet, and what was answered lies in the socket unread. So each call that is due by then has so much longer, once."""
 LET_IN_S = 0.05
 READ_MAX = 256 * 1024
 """Bytes of one read."""
@@ -59,8 +59,6 @@ class AsyncCaller:
         self._lines: dict[str, _Line] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER
-        self._excused_ms = -1
-        """Calls that were due by then had their grace."""
         self.unfinished = Unfinished(UNFINISHED_MAX)
         self.room = memoryview(bytearray(READ_MAX))
         """Where all connections read into, one after another: memory that is asked for anew costs more than the read."""
@@ -161,17 +159,17 @@ class AsyncCaller:
         self._timer = self._loop.call_at(deadline_ms / 1000 + 0.01, self._expire)
 
     def _expire(self) -> None:
-        now, due = self.now_ms(), self._timer_ms
+        now = self.now_ms()
+        stood_still = now - self._timer_ms > LATE_MS
         self._timer, self._timer_ms = None, NEVER
-        until, next_ms = now, now
-        if now - due > LATE_MS:
-            until, self._excused_ms, next_ms = self._excused_ms, now, now + GRACE_MS
         for line in list(self._lines.values()):
-            if line.calls.expire(until) and now - line.heard_ms > SILENT_MS:
+            if stood_still:
+                line.calls.put_off(now, now + GRACE_MS)
+            if line.calls.expire(now) and now - line.heard_ms > SILENT_MS:
                 line.end(ConnectFailed(f"{line.address} was silent for {now - line.heard_ms} ms; the connection is given up"))
         soonest = min((line.calls.next_deadline_ms for line in self._lines.values()), default=NEVER)
         if soonest < self._timer_ms and not self.closed:
-            self._arm(max(soonest, next_ms))
+            self._arm(max(soonest, now))
 
 
 def _nobody(_: Command | RoquetError) -> None:

@@ -26,10 +26,12 @@ class PendingCalls:
     A `done` that raises is logged and does not keep the others from being called.
     """
 
-    __slots__ = ("_next", "_soonest", "_waiting")
+    __slots__ = ("_next", "_put_off", "_soonest", "_waiting")
 
     def __init__(self, first_opaque: int = 1) -> None:
         self._waiting: dict[int, tuple[int, Done]] = {}  # opaque -> (deadline, done)
+        self._put_off: set[int] = set()
+        """Calls that have more time than they asked for; some of them are over."""
         self._next = first_opaque
         # No deadline is before this. It may be older than the true minimum, since answers do not move it: that costs
         # one idle scan per timeout instead of a heap operation per call.
@@ -74,6 +76,16 @@ class PendingCalls:
     def forget(self, opaque: int) -> None:
         """Drop a call without telling anybody."""
         self._waiting.pop(opaque, None)
+
+    def put_off(self, now_ms: int, deadline_ms: int) -> None:
+        """Every call whose deadline has come gets this one, unless it had another one before."""
+        if now_ms < self._soonest:
+            return
+        had = self._put_off & self._waiting.keys()
+        late = [opaque for opaque, (deadline, _) in self._waiting.items() if deadline <= now_ms and opaque not in had]
+        for opaque in late:
+            self._waiting[opaque] = (deadline_ms, self._waiting[opaque][1])
+        self._put_off = had.union(late)
 
     def expire(self, now_ms: int) -> int:
         """Fail every call whose deadline has come with CallTimeout; how many there were."""
