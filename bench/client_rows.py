@@ -21,6 +21,8 @@ QUEUES = 8
 TOPIC, BACKLOG_TOPIC = "BenchClient", "BenchClientBacklog"
 GATHER = "client-gather"
 OUTPUT = "python_client.out"
+CAUGHT_UP = 200_000
+"""Messages that are left when a consumer is not measured any more."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ def measure(running: Running | Cluster, work: Work, kind: str, directory: Path, 
     started = java(running, directory, work.java, topic, group) if kind == APACHE else ours(running, directory, work.python, topic, group)
     with started as process:
         sample = window(running, process, count, warm_s, window_s, begins_late=work.consumes)
+        if work.consumes and count() > running.stored(topic, QUEUES) - CAUGHT_UP:
+            raise RuntimeError(f"the client had caught up with {count():,} messages before it was measured; the backlog is too small")
     if kind != APACHE and not work.consumes:
         acknowledged = int((directory / OUTPUT).read_text().split()[-1])
         if count() - before < acknowledged:
@@ -92,10 +96,9 @@ def window(
     *,
     begins_late: bool,
 ) -> Sample:
-    if begins_late:  # from the first message on, since rebalancing takes now longer and now shorter
+    if begins_late:  # warm from the first message on, since rebalancing takes now longer and now shorter
         apache.wait_until(lambda: process.poll() is not None or count() > 0, "the first message consumed", timeout_s=40.0, every_s=0.1)
-    else:
-        time.sleep(warm_s)
+    time.sleep(warm_s)
     before, cpu, own, began = count(), running.cpu(), cpu_seconds(process.pid), time.perf_counter()
     time.sleep(window_s)
     if process.poll() is not None:

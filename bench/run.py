@@ -115,7 +115,7 @@ class Plan:
     java_warm_s: float = 14.0
     client_rounds: int = 3
     client_warm_s: float = 6.0  # of Java's
-    client_backlog: int = 1_500_000
+    client_backlog: int = 10_000_000
     group_warm_apache: int = 300_000
     group_warm_roquet: int = 150_000
     group: int = 100_000
@@ -129,7 +129,7 @@ QUICK = Plan(
     limit_s=100.0, rounds=3, starts=1, warm_apache=400_000, warm_roquet=200_000, send64=100_000, send1=6_000, batch=320_000, pull=200_000,
     journey=20_000, tagged=2_000_000, sql=400_000, feature_rounds=2,
     sync_warm=100_000, sync=30_000, shard=80_000, shard_rounds=1, java_rounds=1, java_window_s=2.0, java_warm_s=4.0,
-    client_rounds=1, client_warm_s=4.0, client_backlog=500_000,
+    client_rounds=1, client_warm_s=4.0, client_backlog=6_000_000,
     group_warm_apache=60_000, group_warm_roquet=60_000, group=40_000, failovers=2, tasks=4_000, task_rounds=1,
 )  # fmt: skip
 
