@@ -18,7 +18,7 @@ from roquet.broker import members as members_module
 from roquet.broker import stats as stats_module
 from roquet.broker.handler import LARGE, PORTION, Portions, elsewhere
 from roquet.broker.locks import PIECE, pieces
-from roquet.broker.members import LOOK_COST, NOTIFIED_MAX, REMOVED_MAX
+from roquet.broker.members import EXPIRED_MAX, LOOK_COST, NOTIFIED_MAX, REMOVED_MAX
 from roquet.broker.pull import WAKES_MAX
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topic
@@ -321,6 +321,24 @@ def test_who_leaves_a_thousand_groups_is_gone_at_once_and_the_groups_hear_of_it_
         assert len(left) - before <= at_once
     assert left == names[10:-1]
     assert whole.broker.members.group(names[-1]) is not None
+
+
+def test_of_calls_to_clients_that_are_due_together_a_tick_gives_up_some(whole: Whole) -> None:
+    tool, silent = FakePeer("127.0.0.1:9"), [FakePeer(f"127.0.0.1:{n}") for n in range(3)]
+    for n, peer in enumerate(silent):
+        whole.broker.receive(peer, frames_of(consumer_beat(n, groups=["g"])))
+    asked = {"consumerGroup": "g", "jstackEnable": "false"}
+    client_ids = whole.broker.members.group("g").client_ids()  # type: ignore[union-attr]
+    for client_id in client_ids:
+        command = Command(RequestCode.GET_CONSUMER_RUNNING_INFO, asked | {"clientId": client_id})
+        whole.broker.receive(tool, frames_of(*[command] * EXPIRED_MAX))
+    assert not tool.take()
+    whole.clock.forward(20_000)
+    for _ in silent:
+        whole.tick(50)
+        assert [answer.code for answer in tool.take()] == [ResponseCode.CONSUME_MSG_TIMEOUT] * EXPIRED_MAX
+    whole.tick(50)
+    assert not tool.take()
 
 
 def test_who_joins_and_leaves_all_the_time_does_not_keep_silent_clients_in(whole: Whole) -> None:

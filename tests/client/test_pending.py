@@ -37,6 +37,15 @@ def test_what_is_late_times_out_and_the_rest_goes_on_waiting() -> None:
     assert (later, len(calls), calls.next_deadline_ms) == ([], 1, 200)
 
 
+def test_only_so_many_time_out_at_once_as_is_asked_for_and_the_others_next_time() -> None:
+    calls = PendingCalls()
+    heard: Heard = []
+    for _ in range(5):
+        calls.add(heard.append, 100)
+    assert [calls.expire(100, 2), len(heard), calls.next_deadline_ms] == [2, 2, 100]
+    assert [calls.expire(100, 2), calls.expire(100, 2), len(heard), calls.next_deadline_ms] == [2, 1, 5, NEVER]
+
+
 def test_what_is_due_is_put_off_once_and_no_call_that_is_not_due() -> None:
     calls = PendingCalls()
     first: Heard = []

@@ -47,6 +47,8 @@ LOOK_COST = 20
 CALL_TIMEOUT_MS = 10_000
 CALLS_MAX = 256
 """Calls to one client that may wait for its answer."""
+EXPIRED_MAX = 200
+"""Calls that one tick gives up: each is an answer to somebody."""
 V3_1_8 = 62
 """Clients before it (V3_1_8_SNAPSHOT) do not know the calls that brokers make."""
 
@@ -402,8 +404,11 @@ class Members(Part):
     # Time
 
     def tick(self, now_ms: int) -> None:
+        most = EXPIRED_MAX
         for calls in list(self._calls.values()):
-            calls.expire(now_ms)
+            most -= calls.expire(now_ms, most)
+            if not most:
+                break
         self._may_notify = NOTIFIED_MAX
         self._remove_silent(now_ms)
         most = NAMES_A_TURN

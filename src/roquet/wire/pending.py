@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import islice
 
 from roquet.errors import CallTimeout, RoquetError
 from roquet.wire.command import Command
@@ -87,11 +88,11 @@ class PendingCalls:
             self._waiting[opaque] = (deadline_ms, self._waiting[opaque][1])
         self._put_off = had.union(late)
 
-    def expire(self, now_ms: int) -> int:
-        """Fail every call whose deadline has come with CallTimeout; how many there were."""
+    def expire(self, now_ms: int, most: int | None = None) -> int:
+        """Fail the calls whose deadline has come with CallTimeout, all of them or the first so many; how many there were."""
         if now_ms < self._soonest:
             return 0
-        late = [opaque for opaque, (deadline, _) in self._waiting.items() if deadline <= now_ms]
+        late = list(islice((opaque for opaque, (deadline, _) in self._waiting.items() if deadline <= now_ms), most))
         gone = [self._waiting.pop(opaque)[1] for opaque in late]
         self._soonest = min((deadline for deadline, _ in self._waiting.values()), default=NEVER)
         for done in gone:
