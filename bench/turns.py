@@ -400,6 +400,8 @@ def measure_broker(root: Path, size: Size, meter: Meter, say: Callable[[str], No
                     world.broker.store.commit()
         for _ in range(1_000 // TICK_MS):
             world.tick()
+    say("sends that no fsync confirms")
+    not_confirmed(world)
     say("messages that become due together: delayed, timed, prepared")
     pending(world)
     for _ in range(400):
@@ -410,6 +412,27 @@ def measure_broker(root: Path, size: Size, meter: Meter, say: Callable[[str], No
         with meter.turn("a connection lost"):
             world.broker.disconnected(connection)
     world.broker.close()
+
+
+def not_confirmed(world: World) -> None:
+    """As many sends as may wait for a disk that hangs, JSON and binary, and all hear in one tick that it was too long."""
+    log_, flow = world.broker.store.log, world.broker.flow
+    fields = {
+        "a": "producers-1", "b": topic_name(1), "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "0", "k": "false",
+    }  # fmt: skip
+    log_._sync_flush = True
+    for peer in world.peers:
+        sends = [Command(310, fields, b"x" * 100, opaque=n, binary=n % 2 == 1) for n in range(250)]
+        frames = [frame for command in sends for frame in Framer().feed(command.encode())]
+        serve(world.broker, "310 send, a read full that waits for its fsync", peer, frames, world.meter, world.clock)
+        if flow.waiting >= world.broker.settings.send_thread_pool_queue_capacity:
+            break
+    world.clock.ahead_ms += world.broker.settings.sync_flush_timeout + 1
+    with world.meter.turn("tick that tells 10,000 sends that their fsync is late"):
+        world.broker.tick(world.clock.steady_ms())
+    assert not flow.waiting, f"{flow.waiting} sends wait still"
+    world.background.settle()
+    log_._sync_flush = False
 
 
 def pending(world: World) -> None:

@@ -285,6 +285,35 @@ class TestUnderSyncFlush:
         assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
         assert answer.fields["queueOffset"] == "0"
 
+    @pytest.mark.parametrize("code", [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SYSTEM_ERROR])
+    def test_what_is_not_safe_says_where_it_is_as_success_does_or_nothing_of_it(
+        self, sync: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+    ) -> None:
+        """Whatever the form, alone, in a run and in a batch. Without a place it is what a group without a majority says."""
+        batch = join_batch([(0, b"x", b"KEYS\x01k"), (0, b"y", b"")])
+        commands = [Command(310, send_fields(queue_id=n % 4), b"hello", opaque=n - 5, binary=n % 2 == 1) for n in range(10)]
+        commands += [Command(10, long_names(send_fields()), b"hello", opaque=1 << 30), Command(310, send_fields(), b"x", opaque=7, flag=ONEWAY)]
+        commands += [Command(320, send_fields(m="true"), batch, opaque=70 + n, binary=n == 1) for n in range(2)]
+        commands += [Command(310, send_fields(properties="DELAY\x011"), b"later", opaque=80, binary=True)]
+        monkeypatch.setattr(sync.broker.sender, "_not_safe", lambda target: (code, 'not "safe" yet'))
+        sync.background.hold = True
+        sync.frames(*commands)
+        assert sync.peer.take() == []
+        sync.tick(5_001)
+        answers = sync.peer.take()
+
+        safe = Whole(tmp_path / "safe")
+        create(safe, "T")
+        safe.frames(*commands)
+        expected = safe.peer.take()
+        safe.close()
+        assert sorted(answer.opaque for answer in expected if answer.code == 0) == [*range(-5, 5), 70, 71, 80, 1 << 30]
+        for answer in expected:
+            answer.code, answer.remark = code, 'not "safe" yet'
+            if code == ResponseCode.SYSTEM_ERROR:
+                answer.fields = {}
+        assert answers == expected
+
     def test_a_failed_fsync_is_never_success(self, sync: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(self: RealFile) -> None:
             raise OSError(errno.EIO, "input/output error")

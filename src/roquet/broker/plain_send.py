@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -44,8 +44,8 @@ from roquet.wire.arrays import np
 from roquet.wire.batch import split_batch
 from roquet.wire.binary import read_header
 from roquet.wire.codes import RequestCode
-from roquet.wire.command import ONEWAY, VERSION, Head, decode, texts_of
-from roquet.wire.frame import BINARY, JSON, Frame, cut_frames
+from roquet.wire.command import ONEWAY, VERSION, Head, texts_of
+from roquet.wire.frame import BINARY, JSON, Frame, cut, encode_frame
 from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.names import RETRY_PREFIX
 
@@ -91,6 +91,9 @@ BINARY_FRONT = struct.Struct(">IIhbhiiii")
 """Of an answer: both sizes; code, language, version, opaque, flag; the sizes of the remark and of the fields."""
 OPAQUE_AT = 13
 """In it."""
+REMARK_AT = 13
+"""In a binary header: where the size of the remark stands, before that of the fields."""
+JSON_FRONT = b'{"code":0,'
 
 
 def digits(text: str) -> int:
@@ -142,6 +145,8 @@ class PlainSends:
             b'","MSG_REGION":"%b","TRACE_ON":"%b"},"flag":1,"language":"JAVA","serializeTypeCurrentRPC":"JSON","version":%d,"opaque":'
             % (region, trace_on, VERSION)
         )
+        self._json_rest = self._json_back[self._json_back.rindex(b'"flag":') : -1]
+        """Of an answer without fields: what stands before the colon and the opaque."""
         more = ((Property.MSG_REGION.encode(), region), (Property.TRACE_ON.encode(), trace_on))
         self._binary_back = b"".join(
             [b"%b%b%b%b" % (len(name).to_bytes(2, "big"), name, len(value).to_bytes(4, "big"), value) for name, value in more if value]
@@ -431,6 +436,23 @@ class PlainSends:
         self._binary_answers[queue_id, digits] = answer = one + b"%b" + two + b"%016X" + three + b"%b" + four
         return answer
 
+    def encode_not_safe(self, plain: Sequence[Plain], code: int, remark: str, *, place: bool) -> list[bytes]:
+        """What `encode` says with another code and a remark, and only if it says so with the places. Thousands may wait when a disk hangs
+        or a leader is replaced, and all hear it in one turn: so the answers that were made are changed, not made once more."""
+        made = b"".join(self.encode(plain))
+        binary_remark = len(remark.encode()).to_bytes(4, "big") + remark.encode()
+        front = b'{"code":%d,"remark":%b,' % (code, orjson.dumps(remark))
+        pieces: list[bytes] = []
+        for form, head, _ in cut(made, len(made))[0]:
+            if form == BINARY:
+                head = code.to_bytes(2, "big") + head[2:REMARK_AT] + binary_remark + (head[REMARK_AT + 4 :] if place else bytes(4))
+            elif place:
+                head = front + head[len(JSON_FRONT) :]
+            else:
+                head = front + self._json_rest + head[head.rindex(b":") :]
+            pieces.append(encode_frame(form, head))
+        return pieces
+
     def encode(self, plain: Sequence[Plain]) -> list[bytes]:
         """That they are stored, in pieces."""
         pieces: list[bytes] = []
@@ -455,15 +477,3 @@ class PlainSends:
 
 ID_SIZE = 33
 """Of a message id and a comma."""
-
-
-def one_by_one(plain: Sequence[Plain]) -> Iterator[Plain]:
-    """What the answers of runs would say, too: for those who must say something else."""
-    for one in plain:
-        if one[0] == RUN:
-            for frame in cut_frames(one[4], len(one[4]))[0]:
-                answer = decode(frame)
-                place, ids = int(answer.fields["queueOffset"]), answer.fields["msgId"].encode()
-                yield frame[0], answer.opaque, int(answer.fields["queueId"]), place, ids
-        else:
-            yield one

@@ -16,7 +16,7 @@ from roquet.broker.batches import BatchSend, messages_of
 from roquet.broker.flow import Flow
 from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
-from roquet.broker.plain_send import PREFIXES, RUN, Plain, PlainSends, one_by_one
+from roquet.broker.plain_send import PREFIXES, RUN, Plain, PlainSends
 from roquet.broker.put_times import PutTimes
 from roquet.broker.send_properties import (
     KEPT_FLAGS,
@@ -29,7 +29,6 @@ from roquet.broker.send_properties import (
     region_fields,
 )
 from roquet.broker.topics import Topic, Topics, spelled
-from roquet.broker.usual_sends import NO_ANSWER
 from roquet.broker.writer import Diversion, Draft, Writer
 from roquet.errors import Refused, StoreUnavailable
 from roquet.ports import Peer, Read
@@ -39,7 +38,6 @@ from roquet.wire.calls.sends import SEND_BATCH_MESSAGE, SEND_MESSAGE, SEND_MESSA
 from roquet.wire.calls.table import CALLS
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
 from roquet.wire.command import VERSION, Command
-from roquet.wire.frame import BINARY
 from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, RETRY_PREFIX, check_topic
 
 log = logging.getLogger("roquet.broker")
@@ -412,13 +410,8 @@ class Sender(Part):
             if plain[0][4]:
                 peer.send(plain[0][4])
             return
-        answers: list[bytes] = []
         if code:
-            sent = sent + [
-                (Command(RequestCode.SEND_MESSAGE_V2, opaque=opaque, binary=form == BINARY), queue_id, queue_offset, ids.decode(), None)
-                for form, opaque, queue_id, queue_offset, ids in one_by_one(plain)
-                if form != NO_ANSWER
-            ]
+            answers = self.plain.encode_not_safe(plain, code, remark or "", place=code in STORED)
         else:
             answers = self.plain.encode(plain)
         answers += [self._encoded(one, code, remark) for one in sent if not one[0].is_oneway]
