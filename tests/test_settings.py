@@ -127,6 +127,14 @@ def test_values_are_compared_as_java_reads_them() -> None:
     assert not BrokerSettings.read(pairs)[1]
 
 
+@pytest.mark.parametrize("key", ["brokerName", "brokerClusterName", "regionId"])
+def test_names_that_would_end_a_property_of_a_message_are_refused(key: str) -> None:
+    for name in ("a\x01b", "a\x02", "a\nb", "x" * 256):
+        with pytest.raises(BadSetting, match=f"{key}=.*expected a name of at most 255 characters, without control characters"):
+            BrokerSettings.read({key: name})
+    BrokerSettings.read({key: '\u7ecf \u7eaa "a"'})
+
+
 # Keys nobody knows
 
 

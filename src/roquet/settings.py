@@ -279,6 +279,16 @@ def one_server(key: str) -> Callable[[str], None]:
     return check
 
 
+def one_name(key: str) -> Callable[[str], None]:
+    """It stands in properties of messages, where control characters separate names and values, or in files and tables."""
+
+    def check(text: str) -> None:
+        if len(text) > 255 or any(character < " " or character == "\x7f" for character in text):
+            raise BadSetting(f"{key}={text[:200]!r}: expected a name of at most 255 characters, without control characters")
+
+    return check
+
+
 def one_broker(key: str) -> Callable[[str], None]:
     def check(text: str) -> None:
         if len(text) > 255 or any(character.isspace() or character in ",;" for character in text):
@@ -435,8 +445,8 @@ class BrokerSettings(ServerSettings):
     refused = BROKER_REFUSED
 
     # who and where
-    broker_cluster_name: str = setting("DefaultCluster", "cluster this broker belongs to")
-    broker_name: str = setting("broker-a", "broker group; one master, any number of slaves share it")
+    broker_cluster_name: str = setting("DefaultCluster", "cluster this broker belongs to", check=one_name("brokerClusterName"))
+    broker_name: str = setting("broker-a", "broker group; one master, any number of slaves share it", check=one_name("brokerName"))
     broker_id: int = setting(0, "0 is the master", low=0, high=1_000_000)
     broker_role: str = setting("ASYNC_MASTER", "role in its group", choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"))
     listen_port: int = setting(10911, "port for clients; listenPort - 2 answers too, as upstream's VIP channel", low=0, high=65535)
@@ -484,7 +494,7 @@ class BrokerSettings(ServerSettings):
     store_path_dledger_commit_log: str = setting(
         "", "directory of the ledger's data files; empty: dledger-<id>/data under storePathRootDir", key="storePathDLedgerCommitLog"
     )
-    region_id: str = setting("DefaultRegion", "region named in send answers")
+    region_id: str = setting("DefaultRegion", "region named in send answers", check=one_name("regionId"))
     region_in_messages: str = setting(
         "auto",
         "store MSG_REGION and TRACE_ON with each message, as RocketMQ 5.x does: its consumers trace no message without them. auto: "

@@ -366,6 +366,20 @@ def test_a_batch_s_own_properties_are_added_to_each_message_but_a_message_keeps_
     assert [len(whole.broker.store.query("T", key, 8, 0, 1 << 60)[0]) for key in ("U1", "B", "k")] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("hold", [False, True], ids=["safe", "not safe"])
+def test_a_region_that_json_writes_in_another_way_is_answered_as_it_is(tmp_path: Path, hold: bool) -> None:
+    region = 'a"b\\c%d\u7ecf}'
+    whole = Whole(tmp_path / "store", region_id=region, flush_disk_type="SYNC_FLUSH")
+    create(whole, "T")
+    whole.background.hold = hold
+    whole.frames(*[Command(code, send_fields(), b"x", opaque=code, binary=binary) for code in (310, 320) for binary in (False, True)])
+    whole.tick(5_001)
+    assert [answer.fields["MSG_REGION"] for answer in whole.peer.take()] == [region] * 4
+    whole.background.hold = False
+    whole.background.release()
+    whole.close()
+
+
 def test_a_batch_cannot_be_delayed_as_a_whole(whole: Whole) -> None:
     answer = whole.ask(320, send_fields(m="true", properties="DELAY\x011"), join_batch([(0, b"x", b"")]))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL

@@ -48,7 +48,7 @@ CALL_TIMEOUT_MS = 10_000
 CALLS_MAX = 256
 """Calls to one client that may wait for its answer."""
 EXPIRED_MAX = 200
-"""Calls that one tick gives up: each is an answer to somebody."""
+"""Calls that one tick gives up, each with an answer to somebody. Others that are due have the next turns of the loop."""
 V3_1_8 = 62
 """Clients before it (V3_1_8_SNAPSHOT) do not know the calls that brokers make."""
 
@@ -408,7 +408,9 @@ class Members(Part):
         for calls in list(self._calls.values()):
             most -= calls.expire(now_ms, most)
             if not most:
-                break
+                self.more_due = True
+                return
+        self.more_due = False
         self._may_notify = NOTIFIED_MAX
         self._remove_silent(now_ms)
         most = NAMES_A_TURN

@@ -143,7 +143,7 @@ class PlainSends:
         region, trace_on = [value.encode() for value in region_fields(self.settings).values()]
         self._json_back = (
             b'","MSG_REGION":"%b","TRACE_ON":"%b"},"flag":1,"language":"JAVA","serializeTypeCurrentRPC":"JSON","version":%d,"opaque":'
-            % (region, trace_on, VERSION)
+            % (orjson.dumps(region.decode())[1:-1], trace_on, VERSION)
         )
         self._json_rest = self._json_back[self._json_back.rindex(b'"flag":') : -1]
         """Of an answer without fields: what stands before the colon and the opaque."""
