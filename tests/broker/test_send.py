@@ -292,7 +292,10 @@ class TestUnderSyncFlush:
         """Whatever the form, alone, in a run and in a batch. Without a place it is what a group without a majority says."""
         batch = join_batch([(0, b"x", b"KEYS\x01k"), (0, b"y", b"")])
         commands = [Command(310, send_fields(queue_id=n % 4), b"hello", opaque=n - 5, binary=n % 2 == 1) for n in range(10)]
-        commands += [Command(10, long_names(send_fields()), b"hello", opaque=1 << 30), Command(310, send_fields(), b"x", opaque=7, flag=ONEWAY)]
+        commands += [
+            Command(10, long_names(send_fields()), b"hello", opaque=1 << 30),
+            Command(310, send_fields(), b"x", opaque=7, flag=ONEWAY),
+        ]
         commands += [Command(320, send_fields(m="true"), batch, opaque=70 + n, binary=n == 1) for n in range(2)]
         commands += [Command(310, send_fields(properties="DELAY\x011"), b"later", opaque=80, binary=True)]
         monkeypatch.setattr(sync.broker.sender, "_not_safe", lambda target: (code, 'not "safe" yet'))
