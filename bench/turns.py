@@ -416,7 +416,8 @@ def measure_broker(root: Path, size: Size, meter: Meter, say: Callable[[str], No
 
 def not_confirmed(world: World) -> None:
     """As many sends as may wait for a disk that hangs, JSON and binary, and all hear in one tick that it was too long."""
-    log_, flow = world.broker.store.log, world.broker.flow
+    log_: Any = world.broker.store.log
+    flow = world.broker.flow
     fields = {
         "a": "producers-1", "b": topic_name(1), "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "0",
         "k": "false",

@@ -110,6 +110,52 @@ def test_an_answer_that_came_while_the_loop_stood_still_is_read_before_the_call_
     run(test())
 
 
+def test_calls_that_are_due_soon_after_the_loop_stood_still_have_no_less_time_than_those_that_are_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        loop, stood_still = asyncio.get_running_loop(), 0.0
+        now = loop.time
+        monkeypatch.setattr("roquet.net.caller.GRACE_MS", 60_000)
+        monkeypatch.setattr(loop, "time", lambda: now() + stood_still)
+        async with fake_server() as server:
+            caller = AsyncCaller()
+            await ask(caller, server.address, Command(106))
+            server.cluster.silent = {server.address}
+            answers = [ask(caller, server.address, Command(106), timeout_ms=ms) for ms in (3_000, 4_040)]
+            stood_still = 4
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert isinstance(await ask(caller, server.address, Command(106), timeout_ms=80), CallTimeout)
+            for opaque in (2, 3):
+                server.connections[0].transport.write(Command(0, opaque=opaque, flag=1).encode())
+            assert [type(await answer) for answer in answers] == [Command, Command]
+            await caller.close()
+
+    run(test())
+
+
+def test_a_connection_is_not_silent_while_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow answer to one call and a loop that stood still for long: the other call goes on waiting, and nothing is sent twice."""
+
+    async def test() -> None:
+        loop, stood_still = asyncio.get_running_loop(), 0
+        now = loop.time
+        monkeypatch.setattr(loop, "time", lambda: now() + stood_still)
+        async with fake_server() as server:
+            caller = AsyncCaller()
+            await ask(caller, server.address, Command(106))
+            server.cluster.silent = {server.address}
+            short, longer = [ask(caller, server.address, Command(106), timeout_ms=ms) for ms in (1_000, 60_000)]
+            stood_still = 15
+            assert isinstance(await short, CallTimeout)
+            server.connections[0].transport.write(Command(0, opaque=3, flag=1).encode())
+            assert isinstance(await longer, Command)
+            await caller.close()
+
+    run(test())
+
+
 def test_a_short_call_does_not_take_the_grace_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         loop, stood_still = asyncio.get_running_loop(), 0

@@ -444,6 +444,24 @@ def test_a_producer_that_closes_does_not_wait_for_a_silent_broker_longer_than_fo
     assert [type(one) for one in results] == [SendTimedOut] * 12
 
 
+def test_what_waits_for_its_next_attempt_ends_though_closing_is_cancelled() -> None:
+    cluster, producer, [queue, *_] = prepared(1, "a", "b")
+    cluster.overrides[SEND] = lambda address, command: (
+        command.reply(ResponseCode.SYSTEM_BUSY, "busy") if address == cluster.masters["b"] else cluster._stored(address, command)
+    )
+    cluster.silent = {cluster.masters["a"]}
+    ordered, waiting = Results(), Results()
+    producer.send(Message("t", b"1"), ordered.append, queue=queue)  # closing waits for it
+    producer.send(Message("t", b"2"), waiting.append, queue=MessageQueue("t", "b", 0))
+    cluster.advance(LINGER_MS)
+    closing = producer.client.tasks.start(producer.close())
+    cluster.run()
+    assert not closing.over
+    assert not waiting
+    closing.cancel()
+    assert [type(one) for one in waiting] == [SendFailed]
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_messages_that_are_not_stored_as_safely_as_asked_are_told_so_or_sent_again(again: bool) -> None:
     cluster, producer, _ = prepared(1, "a", "b", retry_when_not_ok=again)

@@ -46,24 +46,25 @@ def test_only_so_many_time_out_at_once_as_is_asked_for_and_the_others_next_time(
     assert [calls.expire(100, 2), calls.expire(100, 2), len(heard), calls.next_deadline_ms] == [2, 1, 5, NEVER]
 
 
-def test_what_is_due_is_put_off_once_and_no_call_that_is_not_due() -> None:
+def test_what_is_due_before_is_put_off_once_and_no_call_that_is_due_later() -> None:
     calls = PendingCalls()
     first: Heard = []
     second: Heard = []
     third: Heard = []
     calls.add(first.append, 100)
-    calls.add(second.append, 200)
-    calls.put_off(150, 350)
-    assert calls.expire(250) == 1  # a call with a deadline of its own goes; the other's is put off, whoever looks
-    assert (first, calls.next_deadline_ms) == ([], 350)
-    assert isinstance(second[0], CallTimeout)
-    calls.add(third.append, 300)
-    calls.put_off(400, 600)
+    calls.add(second.append, 360)
+    calls.put_off(350)
+    calls.add(third.append, 250)
+    assert calls.expire(349) == 1  # a call that came later goes; the other's is put off, whoever looks
+    assert (first, second, calls.next_deadline_ms) == ([], [], 350)
+    assert isinstance(third[0], CallTimeout)
+    calls.put_off(600)
     assert calls.expire(400) == 1
     assert isinstance(first[0], CallTimeout)
-    calls.put_off(700, 900)
-    assert calls.expire(700) == 1
-    assert isinstance(third[0], CallTimeout)
+    assert calls.next_deadline_ms == 600
+    calls.put_off(900)
+    assert calls.expire(600) == 1
+    assert isinstance(second[0], CallTimeout)
     assert calls.next_deadline_ms == NEVER
 
 

@@ -692,3 +692,17 @@ def test_keys_that_the_broker_does_not_know_are_not_tried_again() -> None:
     assert isinstance(error, ServerRejected)
     assert "accessKey and secretKey" in str(error)
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("properties", [{"k\ud800": "v"}, {"k": "v\x01"}])
+@pytest.mark.parametrize("with_queue", [False, True])
+def test_a_batch_with_a_property_that_nobody_can_store_is_an_invalid_message(properties: dict[str, str], with_queue: bool) -> None:
+    cluster = FakeCluster("a")
+    [queue, *_] = cluster.create_topic("t", 1)
+    producer = started(cluster)
+    results = Results()
+    batch = [Message("t", b"1"), Message("t", b"2", properties=properties)]
+    producer.client.tasks.start(producer.send_batch(batch, queue=queue if with_queue else None), results.append)
+    cluster.run()
+    assert [type(one) for one in results] == [InvalidMessage]
+    assert not cluster.log[queue]

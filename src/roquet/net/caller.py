@@ -35,7 +35,9 @@ UNFINISHED_MAX = 128 * 1024 * 1024
 """Bytes of answers that have begun and not ended, over all connections (net/unfinished.py)."""
 LATE_MS, GRACE_MS = 20, 200
 """An alarm that rings so late says that the loop stood still: the program held it up, or the machine slept. What was asked may not have
-left yet, and what was answered lies in the socket unread. So each call that is due by then has so much longer, once."""
+left yet, and what was answered lies in the socket unread. So each call that is due by then or soon has so much time from then on, once."""
+NOT_LISTENING_MS = 1_000
+"""So long a time in which nobody listened is not the silence of a connection. Less is: a program may be held up again and again."""
 LET_IN_S = 0.05
 READ_MAX = 256 * 1024
 """Bytes of one read."""
@@ -160,11 +162,13 @@ class AsyncCaller:
 
     def _expire(self) -> None:
         now = self.now_ms()
-        stood_still = now - self._timer_ms > LATE_MS
+        late_ms = now - self._timer_ms
         self._timer, self._timer_ms = None, NEVER
         for line in list(self._lines.values()):
-            if stood_still:
-                line.calls.put_off(now, now + GRACE_MS)
+            if late_ms > LATE_MS:
+                line.calls.put_off(now + GRACE_MS)
+            if late_ms > NOT_LISTENING_MS:
+                line.heard_ms += late_ms
             if line.calls.expire(now) and now - line.heard_ms > SILENT_MS:
                 line.end(ConnectFailed(f"{line.address} was silent for {now - line.heard_ms} ms; the connection is given up"))
         soonest = min((line.calls.next_deadline_ms for line in self._lines.values()), default=NEVER)

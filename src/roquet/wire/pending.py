@@ -78,12 +78,12 @@ class PendingCalls:
         """Drop a call without telling anybody."""
         self._waiting.pop(opaque, None)
 
-    def put_off(self, now_ms: int, deadline_ms: int) -> None:
-        """Every call whose deadline has come gets this one, unless it had another one before."""
-        if now_ms < self._soonest:
+    def put_off(self, deadline_ms: int) -> None:
+        """Every call that is due before gets this deadline, unless it was put off once."""
+        if deadline_ms <= self._soonest:
             return
         had = self._put_off & self._waiting.keys()
-        late = [opaque for opaque, (deadline, _) in self._waiting.items() if deadline <= now_ms and opaque not in had]
+        late = [opaque for opaque, (deadline, _) in self._waiting.items() if deadline < deadline_ms and opaque not in had]
         for opaque in late:
             self._waiting[opaque] = (deadline_ms, self._waiting[opaque][1])
         self._put_off = had.union(late)

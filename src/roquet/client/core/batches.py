@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from roquet.errors import InvalidMessage
 from roquet.message import Message, Property
 from roquet.wire.names import RETRY_PREFIX
+from roquet.wire.record import encode_properties
 
 MESSAGE_SIZE_MAX = 4 * 1024 * 1024
 BATCH_MARGIN = 64 * 1024
@@ -23,10 +24,8 @@ ADDED_SIZE = 96
 
 
 def stored_size(message: Message) -> int:
-    """Not less than what the broker's record of this message will take."""
-    properties = 0
-    for name, value in message.properties.items():
-        properties += len(name.encode()) + len(value.encode()) + 2
+    """Not less than what the broker's record of this message will take. Raises InvalidMessage for properties that none can hold."""
+    properties = len(encode_properties(message.properties).encode()) + 2 * bool(message.properties)
     return RECORD_SIZE + len(message.topic.encode()) + len(message.body) + properties + ADDED_SIZE
 
 

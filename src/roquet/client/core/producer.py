@@ -160,13 +160,15 @@ class ProducerCore:
         for plain in self.plain.values():
             plain.close()
         self.plain.clear()
-        if self.gathering is not None:
-            await self.gathering.close(self.client, self.settings.send_timeout_ms)
-        self.lines.clear()  # nobody goes after another any more
-        self.in_flight.close(NotStarted(f"producer {self.group!r} was closed"))  # first, or the end of one lets in another
-        for send in list(self.waiting):
-            if send in self.waiting:  # and nobody withdrew it meanwhile
-                send.give_up(CLOSED)
+        try:
+            if self.gathering is not None:
+                await self.gathering.close(self.client, self.settings.send_timeout_ms)
+        finally:  # closing may be cancelled, and no timer wakes those that wait any more
+            self.lines.clear()  # nobody goes after another any more
+            self.in_flight.close(NotStarted(f"producer {self.group!r} was closed"))  # first, or the end of one lets in another
+            for send in list(self.waiting):
+                if send in self.waiting:  # and nobody withdrew it meanwhile
+                    send.give_up(CLOSED)
         await self.client.remove_producer(self)
 
     def topics(self) -> list[str]:
