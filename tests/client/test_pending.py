@@ -51,7 +51,7 @@ def test_what_is_due_before_is_put_off_once_and_no_call_that_is_due_later() -> N
     first: Heard = []
     second: Heard = []
     third: Heard = []
-    calls.add(first.append, 100)
+    calls.add(first.append, 340)
     calls.add(second.append, 360)
     calls.put_off(350)
     calls.add(third.append, 250)
