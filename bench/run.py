@@ -181,7 +181,15 @@ class Bench:
             except OutOfTime:
                 self.report.note(f"the run's limit of {self.plan.limit_s:.0f} s passed: what is missing was not measured")
                 break
+            finally:
+                self.remove_stores()
         return self.report
+
+    def remove_stores(self) -> None:
+        """What a phase left on the disk: all of them together would fill one of 90 GB."""
+        for left in self.directory.iterdir():
+            if left.is_dir():
+                shutil.rmtree(left)
 
     def start_all(self, stack: contextlib.ExitStack, name: str, source: str = "", **settings: object) -> list[Running]:
         """A pair of name server and broker of each kind; a kind that will not start is reported and left out."""
@@ -438,10 +446,10 @@ class Bench:
         kinds = [kind for kind in (APACHE, ROQUET) if kind in self.kinds]
         with self.launcher.pair(ROQUET, directory / "server", kill=True) as running:
             client_rows.prepare(running)
-            if "client-push" in self.rows:
-                self.say(f"sending {plan.client_backlog:,} messages to consume")
-                client_rows.fill(running, plan.client_backlog, directory)
             for row in CLIENT_ROWS:
+                if row in self.rows and client_rows.WORKS[row].consumes:  # only now: what is far from the log's end comes eight a pull
+                    self.say(f"sending {plan.client_backlog:,} messages to consume")
+                    client_rows.fill(running, plan.client_backlog, directory)
                 for number in range(plan.client_rounds if row in self.rows else 0):
                     for kind in kinds if number % 2 == 0 else kinds[::-1]:
                         self.on_time()
