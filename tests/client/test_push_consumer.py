@@ -98,6 +98,22 @@ def test_a_full_queue_is_not_pulled_until_something_is_finished() -> None:
     assert len(member.seen) > 16
 
 
+def test_a_full_queue_is_pulled_again_without_delay_when_an_eighth_of_what_it_holds_is_left() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = Member(cluster, decide=None, count_max=10, pull_batch_size=8, concurrency=64).start()
+    for _ in range(50):
+        cluster.append(queue, b"x")
+    cluster.advance(1)
+    assert len(member.held) == 16
+    for _, judge in member.held[:13]:
+        judge(Outcome.SUCCESS)
+    cluster.run()
+    assert len(member.held) == 16
+    member.held[13][1](Outcome.SUCCESS)
+    cluster.run()  # no time passes
+    assert len(member.held) == 16 + 16
+
+
 def test_pausing_stops_pulling_and_resuming_goes_on() -> None:
     cluster, [queue] = cluster_with(1)
     member = Member(cluster).start()

@@ -2070,4 +2070,25 @@ FAULTS = [
         "tests/access/test_broker.py::test_a_pull_that_waits_is_not_answered_to_an_account_that_may_no_more",
         "a removed account is told messages for another minute",
     ),
+    Fault(
+        "client/core/process_queue.py",
+        "        if len(self.messages) <= self._room_at:",
+        "        if False:",
+        "tests/client/test_push_consumer.py::test_a_full_queue_is_pulled_again_without_delay_when_an_eighth_of_what_it_holds_is_left",
+        "a queue that was full is looked at every 50 ms only: 20,000 messages a second at most",
+    ),
+    Fault(
+        "client/core/process_queue.py",
+        "len(self.messages) // 8",
+        "len(self.messages) - 1",
+        "tests/client/test_push_consumer.py::test_a_full_queue_is_pulled_again_without_delay_when_an_eighth_of_what_it_holds_is_left",
+        "a full queue is pulled again after each message",
+    ),
+    Fault(
+        "client/core/offsets.py",
+        "        self._moved[process_queue] = None\n",
+        "        pass\n",
+        "tests/client/test_push_consumer.py::test_pulls_carry_progress_wait_at_the_broker_and_rely_on_the_heartbeats_subscription",
+        "what was consumed is never written down",
+    ),
 ]

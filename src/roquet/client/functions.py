@@ -65,7 +65,8 @@ class Functions:
         A task serves calls one after another, as long as they are over without waiting; while one waits, another task serves the others.
         Each call begins with the variables (contextvars) that were set at open(), whatever the calls before it have set."""
         self._waiting.append((serve, call, cancelled))
-        self._go_on()
+        if self._starting is None:
+            self._go_on()
 
     def open(self) -> None:
         self._context = copy_context()

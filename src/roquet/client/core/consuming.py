@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.offsets import MemberOffsets
 from roquet.client.core.outcomes import is_dead
-from roquet.client.core.process_queue import NOTHING, ProcessQueue
+from roquet.client.core.process_queue import ProcessQueue
 from roquet.client.core.send_back import FIRST_DELAY_LEVEL, SendingBack
 from roquet.client.core.stats import ConsumerStats
 from roquet.client.core.tasks import Wait
@@ -134,6 +134,9 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
     def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         """Consume these, in calls of at most batch_size messages of one topic (a retry queue holds several topics)."""
         self._ahead_ms = self.client.clock.now_ms() - self.client.clock.steady_ms()
+        if self.batch_size == 1:
+            self._waiting.extend([(process_queue, [message]) for message in messages])
+            messages = ()
         batch: list[ReceivedMessage] = []
         for message in messages:
             if batch and (len(batch) >= self.batch_size or batch[0].topic != message.topic):
@@ -165,9 +168,8 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
             self._judged(call, Outcome.RETRY_LATER)
 
     def _judged(self, call: _Call, verdict: Verdict) -> None:
-        if call not in self._calls:
+        if self._calls.pop(call, 0) is not None:
             return  # the listener said so before
-        del self._calls[call]
         counted = call.process_queue.counted or self.stats.of(call.messages[0].topic)
         took_ms = self.client.clock.steady_ms() - call.started_ms
         if took_ms:
@@ -199,15 +201,16 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         self.running -= 1
         if self._one_over is not None:
             self._tell_over()
-        self._start()
-        self._idle()
+        if self._waiting:
+            self._start()
+        if self._stopped:
+            self._idle()
 
     def _finish(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         if not messages:
             return
-        progress = process_queue.remove(messages)
-        if progress != NOTHING:
-            self.offsets.update(process_queue.queue, progress)
+        process_queue.remove(messages)
+        self.offsets.moved(process_queue)
 
     async def _fail(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> None:
         try:

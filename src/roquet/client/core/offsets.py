@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from roquet.client.core.process_queue import NOTHING, ProcessQueue
 from roquet.client.core.queue_calls import NO_OFFSET, QueueCalls
 from roquet.client.core.tasks import ignore
 from roquet.errors import RoquetError
@@ -20,9 +21,24 @@ class MemberOffsets:
     """What a consumer knows of its group's progress, and where that is written down."""
 
     def __init__(self) -> None:
-        self.table: dict[MessageQueue, int] = {}
+        self._table: dict[MessageQueue, int] = {}
+        self._moved: dict[ProcessQueue, None] = {}
         self.writable: Callable[[MessageQueue], bool] = lambda queue: True
         """Whether the queue is surely ours now; progress in one that may be somebody else's is kept back."""
+
+    @property
+    def table(self) -> dict[MessageQueue, int]:
+        """How far each queue has come."""
+        if self._moved:
+            moved, self._moved = self._moved, {}
+            for process_queue in moved:
+                if (progress := process_queue.progress) != NOTHING:
+                    self.update(process_queue.queue, progress)
+        return self._table
+
+    def moved(self, process_queue: ProcessQueue) -> None:
+        """Messages of it are finished. How far that brings it is asked when somebody wants to know, not once a message."""
+        self._moved[process_queue] = None
 
     async def fetch(self, queue: MessageQueue) -> int:
         """How far the group has come, as it is written down; NO_OFFSET (-1) when it never was there."""
@@ -157,7 +173,7 @@ class LocalOffsets(MemberOffsets):
         self._file = file
         for data in file.read():
             try:
-                self.table = dict(ResetOffsetBody.decode(data).offset_table)
+                self._table = dict(ResetOffsetBody.decode(data).offset_table)
             except RoquetError as error:
                 log.warning("! a file of broadcast offsets cannot be read, the next one is tried: %s", error)
             else:

@@ -183,9 +183,9 @@ class OrderedConsuming(Consumption[_Lane]):
         self._over(lane)
 
     def _commit(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        progress = process_queue.remove([*lane.uncommitted, *messages])
+        process_queue.remove([*lane.uncommitted, *messages])
         lane.uncommitted = []
-        if progress != NOTHING:
+        if (progress := process_queue.progress) != NOTHING:
             self.offsets.update(process_queue.queue, progress, increase_only=False)
 
     async def _fail(

@@ -52,7 +52,7 @@ __all__ = ["FROM_FIRST", "FROM_LAST", "FROM_TIMESTAMP", "PushConsumerCore", "Pus
 log = logging.getLogger(__name__)
 
 FULL_MS = 50
-"""Wait before looking again at a queue whose limits are reached."""
+"""Wait before looking again at a queue whose limits are reached; less when most of what is held is finished before."""
 LASTS_MS = 1_000
 """A queue that has to wait for less is nothing unusual, as when a backlog is consumed."""
 PAUSED_MS = 1_000
@@ -346,7 +346,8 @@ class PushConsumerCore(GroupMember):
         limit = process_queue.limit(settings.count_max, settings.size_max, settings.span_max)
         if limit is not None:
             self._held_back(process_queue, limit, asked_ms)
-            return FULL_MS
+            await self.client.within(process_queue.room(), FULL_MS, None)
+            return 0
         process_queue.held_by = None
         progress = self.offsets.table.get(queue) if not self.broadcasting and self._is_mine(queue) else None
         try:
