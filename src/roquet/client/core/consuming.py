@@ -120,7 +120,7 @@ class _Call:
     """Took too long: its messages are being given back."""
 
 
-class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
+class Consuming(Consumption[tuple[ProcessQueue, deque[ReceivedMessage]]]):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.broadcasting = self.settings.broadcasting
@@ -134,24 +134,22 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
     def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         """Consume these, in calls of at most batch_size messages of one topic (a retry queue holds several topics)."""
         self._ahead_ms = self.client.clock.now_ms() - self.client.clock.steady_ms()
-        if self.batch_size == 1:
-            self._waiting.extend([(process_queue, [message]) for message in messages])
-            messages = ()
-        batch: list[ReceivedMessage] = []
-        for message in messages:
-            if batch and (len(batch) >= self.batch_size or batch[0].topic != message.topic):
-                self._waiting.append((process_queue, batch))
-                batch = []
-            batch.append(message)
-        if batch:
-            self._waiting.append((process_queue, batch))
-        self._start()
+        if messages:
+            self._waiting.append((process_queue, deque(messages)))
+            self._start()
 
-    def _begin(self, waiting: tuple[ProcessQueue, list[ReceivedMessage]]) -> None:
+    def _begin(self, waiting: tuple[ProcessQueue, deque[ReceivedMessage]]) -> None:
         """With a callback, since this is the path of every message: a coroutine would cost a third more. It begins where one fails."""
-        process_queue, messages = waiting
+        process_queue, pending = waiting
         if process_queue.dropped:
             return
+        messages = [pending.popleft()]
+        if self.batch_size > 1:
+            topic = messages[0].topic
+            while pending and len(messages) < self.batch_size and pending[0].topic == topic:
+                messages.append(pending.popleft())
+        if pending:
+            self._waiting.appendleft(waiting)
         self.running += 1
         now = self.client.clock.steady_ms()
         began_ms = process_queue.last_consume_ms = now + self._ahead_ms
