@@ -324,7 +324,7 @@ class PushConsumer(Member[PushConsumerCore]):
             log.error("! group %s has no function for topic %s of message %s", self.group, messages[0].topic, messages[0].message_id)
             judge(Outcome.RETRY_LATER)
             return
-        self._calls.begin(self._call, (function, messages, judge), partial(judge, Outcome.RETRY_LATER))
+        self._calls.begin(self._call, (function, messages, judge), judge)
 
     async def _call(self, function: Function, messages: list[ReceivedMessage], judge: Judged) -> None:
         given: Any = messages if self.settings.batch_size > 1 else messages[0]

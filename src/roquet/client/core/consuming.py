@@ -165,7 +165,7 @@ class Consuming(Consumption[tuple[ProcessQueue, deque[ReceivedMessage]]]):
             log.exception("! the listener of group %s failed", self.group)
             self._judged(call, Outcome.RETRY_LATER)
 
-    def _judged(self, call: _Call, verdict: Verdict) -> None:
+    def _judged(self, call: _Call, verdict: Verdict = Outcome.RETRY_LATER) -> None:
         if self._calls.pop(call, 0) is not None:
             return  # the listener said so before
         counted = call.process_queue.counted or self.stats.of(call.messages[0].topic)

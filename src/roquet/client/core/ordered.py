@@ -156,7 +156,9 @@ class OrderedConsuming(Consumption[_Lane]):
             log.exception("! the listener of group %s failed", self.group)
             self._judged(lane, process_queue, messages, Outcome.RETRY_LATER)
 
-    def _judged(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> None:
+    def _judged(
+        self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict = Outcome.RETRY_LATER
+    ) -> None:
         if lane.call is not messages:
             return  # the listener said so before
         lane.call = None

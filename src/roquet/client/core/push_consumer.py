@@ -476,8 +476,12 @@ class PushConsumerCore(GroupMember):
     async def _consume_now(self, message: ReceivedMessage, command: Command, reply: Reply) -> None:
         begun = self.client.clock.steady_ms()
         answer: Wait[Verdict] = Wait()
+
+        def judged(verdict: Verdict = Outcome.RETRY_LATER) -> None:
+            answer.end(verdict)
+
         try:
-            self.consuming.listener([message], answer.end)
+            self.consuming.listener([message], judged)
         except Exception as error:
             result = ConsumeDirectlyResult(consume_result=ConsumeDirectlyResult.THROW_EXCEPTION, remark=repr(error))
         else:

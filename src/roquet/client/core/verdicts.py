@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from roquet.errors import ClientError
 from roquet.message import ReceivedMessage
@@ -85,6 +86,12 @@ DEAD_LETTER = RetryLater(-1)
 COMMIT = Outcome.COMMIT
 ROLLBACK = Outcome.ROLLBACK
 
-Judged = Callable[[Verdict], None]
+
+class Judged(Protocol):
+    """Say what became of messages; without a verdict they have failed."""
+
+    def __call__(self, verdict: Verdict = ..., /) -> None: ...
+
+
 Listener = Callable[[list[ReceivedMessage], Judged], None]
 """(messages of one queue and one topic, say what became of them). Must call the second exactly once, at any time."""
