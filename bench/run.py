@@ -189,7 +189,7 @@ class Bench:
         """What a phase left on the disk: all of them together would fill one of 90 GB."""
         for left in self.directory.iterdir():
             if left.is_dir():
-                shutil.rmtree(left)
+                shutil.rmtree(left, ignore_errors=True)
 
     def start_all(self, stack: contextlib.ExitStack, name: str, source: str = "", **settings: object) -> list[Running]:
         """A pair of name server and broker of each kind; a kind that will not start is reported and left out."""

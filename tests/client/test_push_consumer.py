@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -112,6 +113,28 @@ def test_a_full_queue_is_pulled_again_without_delay_when_an_eighth_of_what_it_ho
     member.held[13][1](Outcome.SUCCESS)
     cluster.run()  # no time passes
     assert len(member.held) == 16 + 16
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_pull_for_which_there_is_room_again_knows_what_was_finished_and_that_the_call_is_over(orderly: bool) -> None:
+    cluster, [queue] = cluster_with(1)
+    for _ in range(50):
+        cluster.append(queue, b"x")
+    member = Member(cluster, decide=None, count_max=10, pull_batch_size=8, batch_size=8, concurrency=1, orderly=orderly).start()
+    cluster.advance(1)
+    pull, running = member.core._puller.pull, []
+
+    async def watched(*args: Any, **kwargs: Any) -> Any:
+        running.append(member.core.consuming.running)
+        return await pull(*args, **kwargs)
+
+    member.core._puller.pull = watched  # type: ignore[method-assign]
+    for call in (0, 1):  # of eight messages each
+        assert not running
+        member.held[call][1](Outcome.SUCCESS)
+    assert running == [0]
+    cluster.run()
+    assert [one.fields["commitOffset"] for one in cluster.requests(11) if one.fields["topic"] == "t"][:3] == ["0", "0", "16"]
 
 
 def test_pausing_stops_pulling_and_resuming_goes_on() -> None:

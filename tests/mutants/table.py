@@ -2091,4 +2091,18 @@ FAULTS = [
         "tests/client/test_push_consumer.py::test_pulls_carry_progress_wait_at_the_broker_and_rely_on_the_heartbeats_subscription",
         "what was consumed is never written down",
     ),
+    Fault(
+        "client/core/consuming.py",
+        "            self._over()\n            call.process_queue.tell_room()\n",
+        "            call.process_queue.tell_room()\n            self._over()\n",
+        "tests/client/test_push_consumer.py::test_a_pull_for_which_there_is_room_again_knows_what_was_finished_and_that_the_call_is_over",
+        "a pull begins in the middle of a call's end",
+    ),
+    Fault(
+        "client/core/ordered.py",
+        "        process_queue.tell_room()\n",
+        "",
+        "tests/client/test_push_consumer.py::test_a_pull_for_which_there_is_room_again_knows_what_was_finished_and_that_the_call_is_over",
+        "an orderly queue that was full is looked at every 50 ms only",
+    ),
 ]

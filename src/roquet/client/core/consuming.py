@@ -180,6 +180,7 @@ class Consuming(Consumption[tuple[ProcessQueue, deque[ReceivedMessage]]]):
             counted.consumed += len(call.messages)
             self._finish(call.process_queue, call.messages)
             self._over()
+            call.process_queue.tell_room()
         else:
             self.client.tasks.start(self._fail(call.process_queue, call.messages, verdict))
 
@@ -219,6 +220,7 @@ class Consuming(Consumption[tuple[ProcessQueue, deque[ReceivedMessage]]]):
             if left:
                 self.client.tasks.start(self._consume_again(process_queue, left))
         self._over()  # only now: closing must not overtake what is being sent back
+        process_queue.tell_room()
 
     async def _deal_with(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> None:
         """Not all of these are done."""

@@ -273,3 +273,4 @@ class OrderedConsuming(Consumption[_Lane]):
             self._line_up(lane, first=keep_on)
         self._start()
         self._idle()
+        process_queue.tell_room()

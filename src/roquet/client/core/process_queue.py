@@ -71,6 +71,9 @@ class ProcessQueue:
             gone = self.messages.pop(message.queue_offset, None)
             if gone is not None:
                 self.size -= gone.stored_size
+
+    def tell_room(self) -> None:
+        """If there is room now, who waits for it goes on. It may do anything here, so whoever removed messages says this last."""
         if len(self.messages) <= self._room_at:
             self._room_at = NOTHING
             self._room.end(None)
