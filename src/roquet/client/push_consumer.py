@@ -18,7 +18,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, TypeVar, Unpack, cast
+from typing import Any, Self, TypeVar, Unpack
 
 from roquet.client.core.checks import check_ranges
 from roquet.client.core.filter_check import check_sql, check_subscription
@@ -329,11 +329,11 @@ class PushConsumer(Member[PushConsumerCore]):
     async def _call(self, function: Function, messages: list[ReceivedMessage], judge: Judged) -> None:
         given: Any = messages if self.settings.batch_size > 1 else messages[0]
         verdict: Verdict = Outcome.RETRY_LATER
-        called = function
+        called: Any = function
         if self._hooks is not None and self._hooks.consumes:
             called = watched(function, Watch(self._hooks, messages, self.settings, partial(self._meant, function)))
         try:
-            result = await (cast(Any, called)(given) if is_async(called) else self._calls.call(called, given))
+            result = await (called(given) if is_async(called) else self._calls.call(called, given))
             verdict = Outcome.SUCCESS if result is None else self._meant(function, result)
         except BaseException as error:
             if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and being_cancelled()):

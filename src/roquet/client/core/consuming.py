@@ -166,8 +166,9 @@ class Consuming(Consumption[tuple[ProcessQueue, deque[ReceivedMessage]]]):
             self._judged(call, Outcome.RETRY_LATER)
 
     def _judged(self, call: _Call, verdict: Verdict = Outcome.RETRY_LATER) -> None:
-        if self._calls.pop(call, 0) is not None:
+        if call not in self._calls:
             return  # the listener said so before
+        del self._calls[call]
         counted = call.process_queue.counted or self.stats.of(call.messages[0].topic)
         took_ms = self.client.clock.steady_ms() - call.started_ms
         if took_ms:

@@ -47,7 +47,7 @@ class ProcessQueue:
         self.held_since_ms = 0
         self._room: Wait[None] = Wait()
         self._room_at = NOTHING
-        """With so few messages held that wait ends."""
+        """With so few messages held, those who wait for room go on; NOTHING: nobody waits."""
         self.counted: TopicConsumes | None = None
         """Where its messages are counted; None: they are of several topics."""
         self.last_pull_ms = now_ms
@@ -79,8 +79,8 @@ class ProcessQueue:
             self._room.end(None)
 
     def room(self) -> Wait[None]:
-        """Ends when an eighth of what is held now is left: then there is room for several pulls, and those of other queues come with them.
-        (With a half, each queue's pulls came alone, and a message cost a tenth more.)"""
+        """Ends when an eighth of what is held now is left: then there is room for many pulls. (With half of it left a message cost a tenth
+        more.)"""
         self._room, self._room_at = Wait(), len(self.messages) // 8
         return self._room
 
