@@ -123,6 +123,11 @@ JAVA_LEAVING = (
         r"send a request command to channel <\S+>.* failed|createChannel: connect remote host\[\S+\] failed", "the client's own shutdown"
     ),
     PassedOver(r"unregister client \S+ from broker", "the client's own shutdown"),
+    PassedOver(
+        r"(PIPELINE: exceptionCaught exception\.|Failed to submit a listener notification task).*RejectedExecutionException: "
+        "event executor terminated",
+        "its selector had ended before its other threads, which did not run for some seconds, told it that the connections are closed",
+    ),
 )
 
 UNMATCHED_JAVA = r"receive response, .*not matched any request"
@@ -221,11 +226,23 @@ def java_entries(log: Path, phases: dict[str, str]) -> list[tuple[str, str]]:
             for name, begin in phases.items():
                 if dated.group() >= begin:
                     phase = name
-            entries.append((phase, line))
+            entries.append((phase, whose_exception(entries, line) + line))
         elif entries and not re.match(r"\s+at |\s*\.\.\. \d+", line):
             phase, text = entries[-1]
             entries[-1] = (phase, f"{text} | {line}")
     return entries
+
+
+def whose_exception(entries: list[tuple[str, str]], line: str) -> str:
+    """4.x logs what failed on a connection in two entries, the first with nothing but the address: that one is taken out for the second."""
+    if "PIPELINE: exceptionCaught exception." not in line:
+        return ""
+    thread = re.search(r"\[[^]]+\]", line)
+    for at in range(len(entries) - 1, -1, -1):
+        text = entries[at][1]
+        if thread is not None and thread.group() in text:
+            return f"{entries.pop(at)[1]} | " if re.search(r"PIPELINE: exceptionCaught \S+:\d+$", text) else ""
+    return ""
 
 
 def go_entries(directory: Path) -> list[tuple[str, str]]:

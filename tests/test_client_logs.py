@@ -74,3 +74,37 @@ def test_a_pull_that_the_broker_held_may_be_answered_as_late_as_it_holds_one(cli
     found = answer("16.642", remark="FOUND").replace("code=19", "code=0")
     assert len(client_logs.unmatched([("leaving", CLOSED.format("10.122")), ("leaving", found)])) == 1, "a message is for somebody"
     assert len(client_logs.unmatched([("working", CLOSED.format("10.122")), ("working", answer("16.642"))])) == 1
+
+
+SELECTOR_GONE = "java.util.concurrent.RejectedExecutionException: event executor terminated"
+"""As Apache's 4.9.8 client logs it with Apache's servers, when its threads are held for nine seconds while it shuts down."""
+
+
+def pipeline(thread: str, cause: str, between: str = "") -> str:
+    head = f"2026-11-20 00:20:49.705 WARN  [{thread}] RocketmqRemoting - NETTY CLIENT PIPELINE: exceptionCaught"
+    return f"{head} 127.0.0.1:29450\n{between}{head} exception.\n{cause}\n\tat io.netty.Somewhere.execute(Somewhere.java:926)\n"
+
+
+def complaints(client_logs: ModuleType, directory: Path, text: str, phase: str = "leaving") -> list[str]:
+    log = directory / "rocketmq_client.log"
+    log.write_text(text)
+    entries = client_logs.java_entries(log, {phase: ""})
+    left: list[str] = client_logs.complaints(entries, client_logs.JAVA_WORKING, client_logs.JAVA_LEAVING)
+    return left
+
+
+def test_a_client_whose_selector_ended_before_its_other_threads_says_nothing_of_the_broker(client_logs: ModuleType, tmp_path: Path) -> None:
+    other = "2026-11-20 00:20:49.705 WARN  [PullMessageService] RocketmqClient - PullMessageServiceScheduledThread has shutdown\n"
+    told = f"2026-11-20 00:20:49.703 ERROR [T_2] i.n.rejectedExecution - Failed to submit a listener notification task.\n{SELECTOR_GONE}\n"
+    text = told + pipeline("T_1", SELECTOR_GONE, between=other) + pipeline("T_2", SELECTOR_GONE)
+    assert not complaints(client_logs, tmp_path, text)
+    assert len(complaints(client_logs, tmp_path, text, phase="working")) == 4, "it does not end then"
+
+
+def test_whatever_else_fails_on_a_connection_is_a_failure_with_its_address_and_cause(client_logs: ModuleType, tmp_path: Path) -> None:
+    for cause in ("java.io.IOException: Connection reset by peer", "java.util.concurrent.RejectedExecutionException: rejected from a pool"):
+        (left,) = complaints(client_logs, tmp_path, pipeline("T_1", SELECTOR_GONE) + pipeline("T_1", cause))
+        assert "127.0.0.1:29450" in left
+        assert cause in left
+    alone = pipeline("T_1", SELECTOR_GONE).splitlines()[0]
+    assert complaints(client_logs, tmp_path, alone) == [alone], "an address without a cause is not known to be harmless"
