@@ -154,7 +154,7 @@ class BenchPeer:
     def __init__(self, number: int) -> None:
         self.address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:40000"
         self.host = bytes((10, number >> 16, number >> 8 & 255, number & 255)) + (40_000).to_bytes(4, "big")
-        self.closed = False
+        self.closed = self.unread = False
         self.principal = ""
         self.certificate_subject = ""
         self.answers = 0

@@ -44,6 +44,8 @@ class Peer(Protocol):
     host: bytes
     """The same as stored in records: 4 or 16 bytes of ip, then 4 bytes of port."""
     closed: bool
+    unread: bool
+    """It does not take its answers. What else it asks for, but for sends, is for later: answers would only fill the memory."""
     principal: str
     """Who it is, as far as it has proved that; "" when it has not."""
     certificate_subject: str
@@ -67,8 +69,8 @@ class Receiver(Protocol):
     """Who takes requests."""
 
     def receive(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame] | None:
-        """Returns what it has no time for before `until_ms` (steady): it is handed in again, before anything else of this peer. None: all
-        is done."""
+        """Returns what it has no time for before `until_ms` (steady), or what waits until the peer takes its answers: that is handed in
+        again, before anything else of this peer. None: all is done."""
 
     def receive_all(self, reads: list[Read], until_ms: int) -> list[list[Frame] | None]:
         """`receive` of each, for who works no less when it sees them together. A mistake ends the connection whose requests met it."""

@@ -70,7 +70,7 @@ class BytesPeer:
 
     def __init__(self, host: bytes) -> None:
         self.address, self.host, self.principal, self.certificate_subject = "127.0.0.1:40001", host, "", ""
-        self.closed, self.reason, self.out = False, "", bytearray()
+        self.closed, self.unread, self.reason, self.out = False, False, "", bytearray()
 
     def send(self, data: bytes | memoryview) -> None:
         self.out += data

@@ -130,6 +130,26 @@ class RawPeer(FakePeer):
         return [frame for frame in self.frames if decode(frame).opaque in opaques]
 
 
+def test_pulls_of_who_does_not_take_its_answers_wait(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull, "RUN_BYTES", 1)
+    pulls = [a_pull(opaque=number) for number in range(6)]
+    make_usual(whole, pulls[0])
+    frames = [frame_of(one) for one in pulls]
+
+    class Full(FakePeer):
+        def send(self, data: bytes | memoryview) -> None:
+            super().send(data)
+            self.unread = self.sends == 3
+
+    peer = Full()
+    rest = whole.broker.receive(peer, frames)
+    assert [one.opaque for one in peer.take()] == [0, 1, 2]
+    assert rest == frames[3:]
+    peer.unread = False
+    assert whole.broker.receive(peer, rest) is None
+    assert [one.opaque for one in peer.take()] == [3, 4, 5]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_broker_answers_as_one_that_looks_at_everything_properly(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int

@@ -68,6 +68,28 @@ def taking(whole: Whole, ms: int) -> list[int]:
     return handled
 
 
+def test_who_does_not_take_its_answers_gets_no_more_of_them_but_its_sends_are_stored(whole: Whole) -> None:
+    handled = taking(whole, 0)
+    peer = FakePeer()
+
+    def handle(_: Peer, command: Command) -> Command:
+        peer.unread = command.opaque == 2
+        handled.append(command.opaque)
+        return command.reply()
+
+    whole.broker.table[SLOW] = handle
+    whole.broker.topics.put(Topic("T", 4, 4))
+    frames = frames_of(*[Command(SLOW, opaque=n) for n in range(4)], plain_send(4), Command(SLOW, opaque=5))
+    rest = whole.broker.receive(peer, frames)
+    assert rest == frames[3:]
+    assert [one.opaque for one in peer.take()] == [0, 1, 2]
+    assert whole.broker.receive(peer, frames[4:]) == frames[5:], "a send has no answer to speak of"
+    assert [one.opaque for one in peer.take()] == [4]
+    peer.unread = False
+    assert whole.broker.receive(peer, rest) is None
+    assert handled == [0, 1, 2, 3, 5]
+
+
 def test_a_turn_ends_with_the_request_that_uses_it_up_and_the_rest_comes_back_in_order(whole: Whole) -> None:
     handled = taking(whole, 4)
     frames = frames_of(*[Command(SLOW, opaque=n) for n in range(10)])

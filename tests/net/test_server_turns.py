@@ -71,6 +71,51 @@ def burst(count: int = COUNT) -> bytes:
     return b"".join(Command(1, opaque=n).encode() for n in range(count))
 
 
+class LargeCore(SlowCore):
+    """Answers with so many bytes, to who takes its answers."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(0)
+        self.size = size
+        self.calls = 0
+
+    def receive(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame] | None:
+        self.calls += 1
+        for at, frame in enumerate(frames):
+            if peer.unread:
+                return frames[at:]
+            command = commands.decode(frame)
+            self.served.append((peer.address, command.opaque))
+            peer.send(command.reply(body=bytes(self.size)).encode())
+        return None
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_what_a_peer_asks_for_waits_until_it_takes_its_answers_and_costs_nothing_meanwhile(loop: str) -> None:
+    async def work() -> None:
+        core = LargeCore(1_000_000)
+        server = Server(core, core.clock, idle_s=60, connections_max=10)
+        port = await server.listen("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4_096)
+        other_reader, other_writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(burst(100))
+        while not core.served:
+            await asyncio.sleep(0)
+        for number in range(5):  # another one is served meanwhile, turn after turn
+            other_writer.write(Command(1, opaque=number).encode())
+            assert await answers(other_reader, 1) == [number]
+        waiting = len(core.served) - 5
+        assert waiting < 20, "some fit into the sockets, and the rest waits"
+        assert server._waiting < 4_000_000
+        assert core.calls < 30, "nobody looks at it again and again"
+        assert await answers(reader, 100) == list(range(100))
+        for one in (writer, other_writer):
+            one.close()
+        await server.close()
+
+    LOOPS[loop](asyncio.wait_for(work(), WITHIN_S))
+
+
 def test_connections_that_ask_for_more_than_a_turn_take_turns_and_each_gets_its_answers_in_order() -> None:
     async def work() -> None:
         core = SlowCore(3)

@@ -398,7 +398,8 @@ class Broker(Receiver):
                 return frames
             now_ms = steady_ms()
         rest: list[Frame] | None = None
-        over = now_ms >= until_ms  # looked at before a request is taken apart: one that takes a whole turn to read gets its turn
+        # Looked at before a request is taken apart: one that takes a whole turn to read gets its turn.
+        over = now_ms >= until_ms or peer.unread
         plain = sender.plain if self.admission.lets_plain_in() else None
         answers = sender.begin(peer)
         signed = self._signed if watched else None
@@ -418,7 +419,7 @@ class Broker(Receiver):
                             break
                         if head is not None and not over and (taken := self._take_run(peer, frames, at, head)):
                             at += taken
-                            over = steady_ms() >= until_ms
+                            over = steady_ms() >= until_ms or peer.unread
                             continue
                         at += 1
                     elif plain is not None and signed is not None and (run := signed.run(peer, frames, at - 1)):
@@ -440,7 +441,7 @@ class Broker(Receiver):
                     sender.finish(answers)
                     answers = sender.begin(peer)
                 self.handle(peer, command)
-                over = steady_ms() >= until_ms
+                over = steady_ms() >= until_ms or peer.unread
                 if peer.closed:
                     break  # it does not read, or is gone: what else it asked for is of no use to anybody
                 if self._jobs and peer in self._jobs:

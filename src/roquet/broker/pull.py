@@ -226,7 +226,7 @@ class Puller(Part):
                 if now_ms > then_ms:
                     self.stats.note_get(now_ms - then_ms)
                     then_ms = now_ms
-                if now_ms >= until_ms:
+                if now_ms >= until_ms or peer.unread:
                     break
         except Exception:  # a mistake of ours
             log.exception("! a pull from %s failed: it is looked at once more", peer.address)

@@ -63,8 +63,8 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_busy", "_came", "_framer", "_held", "_loop", "_out", "_out_size", "_partial", "_rest", "_scheduled", "_server", "_stranger",
-        "_transport", "_unread", "_waiting",
-        "active", "address", "certificate_subject", "closed", "host", "principal",
+        "_transport", "_waiting",
+        "active", "address", "certificate_subject", "closed", "host", "in_line", "principal", "unread",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
         self._out: list[bytes | memoryview] = []
         self._out_size = 0
         self._waiting = 0  # bytes the peer has not read, as last looked at
-        self._unread = False  # it does not take its answers: nothing more is read from it
+        self.unread = False  # it does not take its answers: nothing more is read from it
         self._held = False  # there is no memory for the rest of its frame: the same
         self._partial = False  # part of a frame has come
         self._came: list[Frame] = []  # frames that the core gets in this turn
@@ -84,6 +84,7 @@ class Connection(asyncio.Protocol):
         self._stranger = False  # it has not shown who it is, and the server wants to know
         self._scheduled = False
         self._rest: list[Frame] | None = None  # frames for a later turn; None when the core is done with all
+        self.in_line = False  # its rest waits for a turn
         self.active = True  # traffic since the last look for idle connections
         self.closed = False
         self.principal = ""
@@ -165,8 +166,8 @@ class Connection(asyncio.Protocol):
         return rest is not None
 
     def go_on(self, until_ms: int) -> bool:
-        """Its turn has come. True: it needs another."""
-        if self._rest is None or self.closed:
+        """Its turn has come. True: it needs another. A peer that does not take its answers gets one when it does."""
+        if self._rest is None or self.closed or self.unread:
             return False
         self.active = True
         return self.hand_over(self._rest, until_ms) and not self.closed
@@ -181,7 +182,7 @@ class Connection(asyncio.Protocol):
 
     def _read_on(self) -> None:
         with contextlib.suppress(RuntimeError):
-            if self._held or self._unread or self._rest is not None:
+            if self._held or self.unread or self._rest is not None:
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
@@ -232,13 +233,15 @@ class Connection(asyncio.Protocol):
         return change
 
     def pause_writing(self) -> None:
-        self._unread = True
+        self.unread = True
         self._read_on()
 
     def resume_writing(self) -> None:
         self._server.note_waiting(self, self._transport.get_write_buffer_size())
-        self._unread = False
+        self.unread = False
         self._read_on()
+        if self._rest is not None and not self.closed:
+            self._server.wait_for_turn(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         was_closed, self.closed = self.closed, True
@@ -351,7 +354,7 @@ class Server:
                     self._crowded = CROWDED_TURNS
                 self._last = connection
             if connection.hand_over(frames, self._turn_ends_ms()):
-                self._wait_for_turn(connection)
+                self.wait_for_turn(connection)
             return
         connection.gather(frames)
         self._came[connection] = None
@@ -371,8 +374,10 @@ class Server:
             self._until_ms = self.clock.steady_ms() + TURN_MS
         return self._until_ms
 
-    def _wait_for_turn(self, connection: Connection) -> None:
-        self._waiting_turn.append(connection)
+    def wait_for_turn(self, connection: Connection) -> None:
+        if not connection.in_line:
+            connection.in_line = True
+            self._waiting_turn.append(connection)
         if not self._turn_due:
             self._schedule_turn()
 
@@ -394,7 +399,7 @@ class Server:
         for connection, rest in zip(came, rests, strict=True):
             self._last = connection
             if connection.handed_over(rest):
-                self._wait_for_turn(connection)
+                self.wait_for_turn(connection)
 
     def _turn(self) -> None:
         """The loop went round: those that wait share the time of a new turn, one after another, behind what has come."""
@@ -408,9 +413,10 @@ class Server:
             self._until_ms = self.clock.steady_ms() + TURN_MS
         for _ in range(share):
             connection = waiting.popleft()
+            connection.in_line = False
             try:
                 if connection.go_on(self._until_ms):
-                    waiting.append(connection)
+                    self.wait_for_turn(connection)
             except Exception:
                 log.exception("! requests of %s failed", connection.address)
                 connection.close("its requests could not be handled")

@@ -272,7 +272,7 @@ class SimPeer:
     def __init__(self, wire: Wire, address: str, core: Core | None) -> None:
         self.address = address
         self.host = stored_host(address)
-        self.closed = False
+        self.closed = self.unread = False
         self.principal = ""
         self.certificate_subject = ""
         self._wire = wire

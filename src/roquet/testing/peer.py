@@ -13,7 +13,7 @@ class FakePeer:
     def __init__(self, address: str = "127.0.0.1:40001") -> None:
         self.address = address
         self.host = bytes(8)
-        self.closed = False
+        self.closed = self.unread = False
         self.principal = ""
         self.certificate_subject = ""
         self.close_reason = ""

@@ -108,7 +108,7 @@ class WirePeer:
     def __init__(self, line: Line, address: str) -> None:
         self.address = address
         self.host = stored_host(address)
-        self.closed = False
+        self.closed = self.unread = False
         self.principal = ""
         self.certificate_subject = ""
         self._line = line
