@@ -22,6 +22,7 @@ from roquet.store.queue import ConsumeQueue
 from roquet.store.staging import Send
 from roquet.wire.command import ONEWAY
 from roquet.wire.frame import BINARY, Frame
+from roquet.wire.json_shapes import JsonShapes
 from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.send_shapes import CODES, SendShapes, Shaped, is_number
 
@@ -46,6 +47,7 @@ class UsualSends:
         self._texts = texts
         self._settings = settings
         self._shapes = SendShapes()
+        self._json = JsonShapes()
         self._flags: dict[tuple[Any, ...], tuple[int, int]] = {}
         """What fields of JSON headers say that nearly never change -> (sys flag, flag of the message)."""
 
@@ -53,7 +55,7 @@ class UsualSends:
         """Those that stand from here on, up to the first that is another; and the header of that one, if it was read."""
         sends: list[Send] = []
         asked: list[Asked] = []
-        read_binary, read_json, loads, stored = self._shapes.read, self._read_json, orjson.loads, self._texts.stored
+        read_binary, read_json, loads, stored = self._shapes.read, self._json.read, orjson.loads, self._texts.stored
         queues, body_max = self._queues, self._settings.max_message_size
         head: Any = None
         for form, header, body in islice(frames, at, None):
@@ -61,8 +63,10 @@ class UsualSends:
                 if form == BINARY:
                     found = read_binary(header)
                 else:
-                    head = loads(header)
-                    found = read_json(head)
+                    found = read_json(header)
+                    if found is None:
+                        head = loads(header)
+                        found = self._read_whole(header, head)
                 if found is None:
                     break
                 opaque, flag, topic, queue_text, sys_flag, born_ms, user_flag, text = found
@@ -76,14 +80,14 @@ class UsualSends:
             if kept is None or len(body) > body_max:
                 break
             properties, tag, keys = kept
-            if b"\0" in properties or len(properties) > PROPERTIES_MAX:
+            if 0 in properties or len(properties) > PROPERTIES_MAX:
                 break  # it is refused, and must not make all behind it be read again and again
             sends.append((queue, body, properties, tag, keys, sys_flag, user_flag, born_ms))
             asked.append((form, opaque, queue.queue_id))
             head = None
         return sends, asked, head
 
-    def _read_json(self, head: dict[str, Any]) -> Shaped | None:
+    def _read_whole(self, header: bytes, head: dict[str, Any]) -> Shaped | None:
         get = head.get
         fields, opaque, flag = head["extFields"], get("opaque"), get("flag", 0)
         _, topic, _, nums, queue_text, sys_text, born_text, flag_text, text, consumed, batch = USED(fields)
@@ -95,7 +99,9 @@ class UsualSends:
             or not (born_text.isdigit() and born_text.isascii()) or born_ms > LONG_MAX
         ):  # fmt: skip
             return None
-        return opaque, flag, topic, queue_text, flags[0], born_ms, flags[1], text
+        found = opaque, flag, topic, queue_text, flags[0], born_ms, flags[1], text
+        self._json.learn(header, head, found)
+        return found
 
     def _learn(self, rare: tuple[Any, ...]) -> tuple[int, int] | None:
         code, nums, sys_text, flag_text, consumed, batch, most = rare

@@ -142,7 +142,7 @@ class Staging:
             front = FRONTS[hosts]
             size += front.size - FRONT.size
             sys_flag |= hosts
-        if b"\0" in properties or len(properties) > PROPERTIES_MAX:
+        if 0 in properties or len(properties) > PROPERTIES_MAX:
             raise unstorable(properties)
         log, now_ms, lead = self.log, self.now_ms, self._lead
         try:
@@ -184,7 +184,7 @@ class Staging:
             topic_field, properties_size, queue_offset = queue.topic_field, len(properties), queue.next
             offset = end + lead
             size = fixed + len(body) + len(topic_field) + properties_size
-            if offset + size > stop or properties_size > PROPERTIES_MAX or b"\0" in properties:
+            if offset + size > stop or properties_size > PROPERTIES_MAX or 0 in properties:
                 break
             begin = front(
                 size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue.queue_id, flag, queue_offset, offset, sys_flag | hosts, born_ms, common,
@@ -222,7 +222,7 @@ class Staging:
         log, now_ms, lead, pending = self.log, self.now_ms, self._lead, self.index.pending
         total = 0
         for queue, properties, _, _, _, _, kept in rows:
-            if kept[SYS_FLAG_AT + 3] & HOSTS_V6 or b"\0" in properties or len(properties) > PROPERTIES_MAX:
+            if kept[SYS_FLAG_AT + 3] & HOSTS_V6 or 0 in properties or len(properties) > PROPERTIES_MAX:
                 return False
             total += lead + len(kept) + len(queue.topic_field) + 2 + len(properties)
         if not log.has_room(total):
@@ -282,7 +282,7 @@ class Staging:
         fixed = RECORD_FIXED + len(queue.topic_field)
         total = (fixed + lead) * len(messages) + sum([len(body) + len(properties) for _, body, properties, _, _ in messages])
         for _, _, properties, _, _ in messages:
-            if b"\0" in properties or len(properties) > PROPERTIES_MAX:
+            if 0 in properties or len(properties) > PROPERTIES_MAX:
                 raise unstorable(properties)
         if len(born_host) != HOST or len(store_host) != HOST or not log.has_room(total):
             with self.together():
