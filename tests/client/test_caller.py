@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from roquet.errors import CallTimeout, ConnectFailed, RoquetError
-from roquet.net.caller import AsyncCaller
+from roquet.net.caller import LARGE, MUCH, AsyncCaller
 from roquet.net.unfinished import Unfinished
 from roquet.wire.command import Command
+from roquet.wire.frame import Framer
 from tests.client.tcp import fake_server
 
 Result = Command | RoquetError
@@ -40,6 +41,41 @@ def test_many_calls_share_one_connection_and_one_write() -> None:
             assert all(isinstance(answer, Command) and answer.code == 0 for answer in answers)
             [connection] = server.connections
             assert connection.reads == [50]
+            await caller.close()
+
+    run(test())
+
+
+def test_the_first_large_frame_of_a_turn_leaves_at_once_and_those_after_it_in_a_few_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with fake_server() as server:
+            caller = AsyncCaller()
+            await ask(caller, server.address, Command(106))
+            [line] = caller._lines.values()
+            written: list[list[bytes]] = []  # bodies of the frames of each write
+            monkeypatch.setattr(line._transport, "write", lambda data: written.append([body for _, _, body in Framer().feed(data)]))
+
+            def turn(*bodies: bytes) -> list[list[bytes]]:
+                for body in bodies:
+                    caller.oneway(server.address, Command(10, body=body))
+                at_once = written.copy()
+                written.clear()
+                return at_once
+
+            large, rest = bytes(LARGE), MUCH // LARGE
+            assert turn(*[large] * (2 * rest + 2)) == [[large], [large] * rest, [large] * rest], "the server need not wait for all of them"
+            assert caller.backlog(server.address) > LARGE
+            await asyncio.sleep(0)
+            assert written == [[large]]
+            assert caller.backlog(server.address) == 0
+            written.clear()
+            assert turn(*[bytes(LARGE // 2)] * 100) == []
+            await asyncio.sleep(0)
+            assert written == [[bytes(LARGE // 2)] * 100], "small ones of a turn leave together"
+            written.clear()
+            assert turn(large, bytes(MUCH)) == [[large], [bytes(MUCH)]], "none of these has to wait"
+            await asyncio.sleep(0)
+            assert written == []
             await caller.close()
 
     run(test())

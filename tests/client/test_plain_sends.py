@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from roquet.client import Producer
+from roquet.client.core.batches import ADDED_SIZE, RECORD_SIZE
 from roquet.client.core.failures import BadAnswer, SendTimedOut, ServerRejected
 from roquet.client.core.gathering import MANY
-from roquet.client.core.plain_sends import Told
+from roquet.client.core.plain_sends import Told, plain_batch
 from roquet.client.core.producer import ProducerCore
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.sending import Sending
@@ -377,6 +378,17 @@ def test_a_batch_that_programs_send_all_day_and_one_that_takes_a_closer_look_sto
         assert [properties.pop("UNIQ_KEY") for _, properties in found[-1]] == [one.message_id for one in made]
         assert bodies(cluster, queue) == [b"%d" % number for number in range(5)]
     assert found[0] == found[1]
+
+
+def test_columns_of_a_batch_keep_the_places_of_its_messages_and_no_batch_is_larger_than_allowed() -> None:
+    messages = [Message("t", b"a"), Message("t", b"bc", tags="é"), Message("t", b"d")]
+    columns = [b"a", b"bc", b"d"], ["", "TAGS\x01é", ""]
+    size = 3 * (RECORD_SIZE + ADDED_SIZE + len("t")) + len(b"abcd") + len("TAGS\x01é".encode())
+    assert plain_batch("t", messages, 2, size) == columns
+    assert plain_batch("t", messages, 2, size - 1) is None
+    assert plain_batch("t", messages, 1, size) is None, "one body is too large"
+    messages[2].body = b""
+    assert plain_batch("t", messages, 2, size) is None, "one is empty"
 
 
 # -- over a socket

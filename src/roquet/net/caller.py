@@ -1,7 +1,7 @@
 """Outgoing connections over asyncio: the real `ports.Caller`.
 
 One connection per address, opened on first use and opened anew on the next use after it was lost. Frames handed over
-in one turn of the loop leave in one write, large ones at once; answers that arrive in one read are handled together.
+in one turn of the loop leave in one write, many bytes in a few; answers that arrive in one read are handled together.
 
     idle --call--> connecting --connected--> open --lost--> idle       lost, refused, too slow: calls under way fail
 """
@@ -42,7 +42,9 @@ LET_IN_S = 0.05
 READ_MAX = 256 * 1024
 """Bytes of one read."""
 LARGE = 4 * 1024
-"""A frame of so many bytes leaves at once, with what waits before it: to wait for more would save nothing."""
+"""A frame of so many bytes leaves at once when it is the first of its turn: the server works on it while others are made."""
+MUCH = 16 * 1024
+"""Later ones leave when they are so many bytes together: a write for each batch of 32 small messages cost a client 6 %."""
 BACKLOG_MAX = 4 * 1024 * 1024
 """Bytes waiting to be written to one address above which `drained` makes its callers wait."""
 
@@ -194,7 +196,8 @@ class _Line(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._out: list[bytes] = []
-        self._flushing = False  # a flush is scheduled for this turn of the loop
+        self._out_size = 0
+        self._flushing = False  # a flush is scheduled for the end of this turn of the loop
         self._paused = False
         self._partial = False  # part of a frame has come
         self._waiters: list[asyncio.Future[None]] = []
@@ -236,9 +239,10 @@ class _Line(asyncio.BufferedProtocol):
 
     def write(self, frame: bytes) -> None:
         self._out.append(frame)
-        if len(frame) >= LARGE:
+        self._out_size += len(frame)
+        if len(frame) >= LARGE and (self._out_size >= MUCH or not self._flushing):
             self._flush()
-        elif not self._flushing and self._transport is not None:
+        if not self._flushing and self._transport is not None:
             self._flushing = True
             self._loop.call_soon(self._turn_over)
 
@@ -248,7 +252,7 @@ class _Line(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         if self._out and self._transport is not None and not self._paused:
-            out, self._out = self._out, []
+            out, self._out, self._out_size = self._out, [], 0
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def pause_writing(self) -> None:
@@ -261,8 +265,7 @@ class _Line(asyncio.BufferedProtocol):
             self._wake()
 
     def backlog(self) -> int:
-        waiting = sum(map(len, self._out)) if self._paused or self._transport is None else 0
-        return waiting + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
+        return self._out_size + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
 
     async def drained(self) -> None:
         waiter = self._loop.create_future()
@@ -355,6 +358,7 @@ class _Line(asyncio.BufferedProtocol):
         elif not self._socket_closed.done():
             self._socket_closed.set_result(None)
         self._out.clear()
+        self._out_size = 0
         self._wake()
         self.calls.fail_all(error)
 

@@ -365,7 +365,7 @@ class PlainSends:
 
 def receipts_of(answer: Command, status: SendStatus, queue: MessageQueue, message_ids: list[str]) -> list[SendReceipt]:
     """Raises BadAnswer."""
-    return per_message(read_receipt(answer, status, queue, NO_NAMESPACE, (message_ids[0],)), message_ids)
+    return per_message(read_receipt(answer, status, queue, NO_NAMESPACE, message_ids[0]), message_ids)
 
 
 def plain_text(properties: dict[str, str]) -> str | None:
@@ -379,24 +379,22 @@ def plain_text(properties: dict[str, str]) -> str | None:
 def plain_batch(topic: str, messages: Sequence[Message], body_max: int, size_max: int) -> tuple[list[bytes], list[str]] | None:
     """Bodies and properties of messages that make one batch. None: they do not, or it takes a closer look to see. Raises InvalidMessage."""
     bodies: list[bytes] = []
-    texts: list[str] = []
+    texts = [""] * len(messages)
     size = 0
     for message in messages:
         if not isinstance(message, Message) or message.topic != topic or message.flag:
             return None
         body = message.body
-        if type(body) is not bytes or not 0 < len(body) <= body_max:
+        if type(body) is not bytes or not body or len(body) > body_max:
             return None
-        text = ""
         if message.properties:
-            plain = plain_text(message.properties)
-            if plain is None:
+            text = plain_text(message.properties)
+            if text is None:
                 return None
-            text = plain
+            texts[len(bodies)] = text
             size += len(text) if text.isascii() else len(text.encode())
-        size += len(body)
         bodies.append(body)
-        texts.append(text)
+    size += sum(map(len, bodies))
     return (bodies, texts) if size + (RECORD_SIZE + ADDED_SIZE + len(topic)) * len(bodies) <= size_max else None
 
 
