@@ -65,29 +65,40 @@ class Functions:
         A task serves calls one after another, as long as they are over without waiting; while one waits, another task serves the others.
         Each call begins with the variables (contextvars) that were set at open(), whatever the calls before it have set."""
         self._waiting.append((serve, call, cancelled))
-        if self._starting is None:
-            self._go_on()
+        self.go_on()
 
     def open(self) -> None:
         self._context = copy_context()
+        self.tasks = {task for task in self.tasks if not task.get_loop().is_closed()}  # a loop that was closed never ends its tasks
+        if self._starting not in self.tasks:
+            self._starting = None
 
-    def _go_on(self) -> None:
-        if self._waiting and self._starting is None:
+    @property
+    def wanted(self) -> bool:
+        """Something waits for a task."""
+        return bool(self._waiting)
+
+    def go_on(self) -> None:
+        """There may be something to serve: a task will look, if none will already."""
+        if self._starting is None and self.wanted:
             task = self._starting = asyncio.get_running_loop().create_task(self._serve(), context=self._context.copy())
             self.tasks.add(task)
             task.add_done_callback(self._over)
 
+    def _begun(self) -> asyncio.Task[Any]:
+        """The task that was made last serves now: the next one may be made."""
+        task, self._starting = asyncio.current_task(), None
+        assert task is not None
+        return task
+
     async def _serve(self) -> None:
-        me = asyncio.current_task()
-        assert me is not None
-        self._starting = None
+        me = self._begun()
         waiting, clean = self._waiting, copy_context()
         for _ in range(CALLS_A_TURN):
             if not waiting:
                 return
             serve, call, cancelled = waiting.popleft()
-            if waiting and self._starting is None:
-                self._go_on()
+            self.go_on()
             try:
                 await serve(*call)
             except asyncio.CancelledError:
@@ -102,7 +113,7 @@ class Functions:
             self._starting = None
         if not task.cancelled():
             task.exception()  # SystemExit and KeyboardInterrupt, which the loop raises
-        self._go_on()
+        self.go_on()
 
     async def call(self, function: Function, *args: Any) -> Any:
         if is_async(function):

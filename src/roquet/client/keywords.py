@@ -14,8 +14,8 @@ from roquet.wire.calls.members import ConsumeFromWhere
 from roquet.wire.signing import Credentials
 
 if TYPE_CHECKING:
+    from roquet.client.handlers import Function
     from roquet.client.offset_store import OffsetStore
-    from roquet.client.push_consumer import Function
     from roquet.client.share_functions import ShareFunction
 
 

@@ -167,10 +167,15 @@ class LitePullConsumer(Member[LitePullCore]):
 
     async def close(self) -> None:
         """Write progress down and leave the group. Called by on_assigned or on_revoked it does not wait for that: it returns at once."""
-        if self._own_calls.called_from_here:
+        if self._called_from_here:
             self._closer = asyncio.get_running_loop().create_task(super().close())
         else:
             await super().close()
+
+    @property
+    def _called_from_here(self) -> bool:  # type: ignore[override] # asked, not kept
+        """Whoever asks is on_assigned or on_revoked."""
+        return self._own_calls.called_from_here
 
     def forked(self) -> None:
         """This is a child of the process that started it: neither its loop, its connections nor its threads are here."""

@@ -15,54 +15,38 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Self, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 
 from roquet.client.core.checks import check_ranges
 from roquet.client.core.filter_check import check_sql, check_subscription
 from roquet.client.core.inner_producer import inner_producer
 from roquet.client.core.instance import ClientCore
-from roquet.client.core.ordered import NO_LIMIT
 from roquet.client.core.push_consumer import PushConsumerCore, PushConsumerSettings
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import reply_message
-from roquet.client.core.send_back import FIRST_DELAY_LEVEL
 from roquet.client.core.share_changes import Notify
 from roquet.client.core.stats import ConsumerStats
 from roquet.client.core.tasks import Wait
-from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend, Verdict
-from roquet.client.functions import OWN_THREADS, Functions, being_cancelled, check_handler, is_async, name_of
+from roquet.client.functions import OWN_THREADS, Functions, check_handler, name_of
+from roquet.client.handlers import Function, Handlers
 from roquet.client.keywords import PushConsumerKeywords
 from roquet.client.member import Member
 from roquet.client.offset_store import OffsetStore, StoreCalls, check_store
 from roquet.client.running import finished
 from roquet.client.share_functions import ShareFunction, check_share_function, notifier
 from roquet.client.stopping import run, serve
-from roquet.client.watched_handler import Watch, watched
-from roquet.errors import ClientError, error_text
+from roquet.errors import ClientError
 from roquet.message import MessageQueue, ReceivedMessage
 
 log = logging.getLogger(__name__)
 
-Answer = Outcome | RetryLater | Suspend | bool | None
-"""None and True: done. False and RETRY_LATER: again, later."""
-Function = (
-    Callable[[ReceivedMessage], Answer | Awaitable[Answer]]
-    | Callable[[list[ReceivedMessage]], Answer | Awaitable[Answer]]
-    | Callable[[ReceivedMessage | list[ReceivedMessage]], Answer | Awaitable[Answer]]
-)
-"""Takes a ReceivedMessage, or a list of them when batch_size is more than 1. async, or plain (then it runs in a thread)."""
 F = TypeVar("F", bound=Function)
 
 OrderlyListener = Function
 """The same for a consumer that is orderly. Returns None for success; RETRY_LATER or Suspend(ms) for the same messages again
 after a moment; COMMIT or ROLLBACK with auto_commit=False."""
-
-
-RETRY_DELAYS = "10 s,30 s,1 min,2 min,3 min,4 min,5 min,6 min,7 min,8 min,9 min,10 min,20 min,30 min,1 h,2 h".split(",")
-"""As brokers have them unless their messageDelayLevel says otherwise."""
 
 
 class PushConsumer(Member[PushConsumerCore]):
@@ -108,9 +92,6 @@ class PushConsumer(Member[PushConsumerCore]):
         self.close_wait_ms = close_wait_ms
         check_ranges(self, close_wait_ms=(0, 86_400_000))
         self._offsets_directory = offsets_directory
-        if listener is not None:
-            check_handler(listener, "any")
-        self._listener = listener
         if offset_store is not None:
             check_store(offset_store)
         self._offset_store = offset_store
@@ -118,10 +99,11 @@ class PushConsumer(Member[PushConsumerCore]):
         check_share_function("on_revoked", on_revoked)
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
         self._own_calls = Functions(f"{group}-own", OWN_THREADS)
-        self._told_odd: set[Function] = set()
-        self._functions: dict[str, Function] = {}
         self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
-        self._calls = Functions(group, self.settings.concurrency)
+        self._handlers = Handlers(self, group, self.settings, self.namespace, self._hooks)
+        if listener is not None:
+            check_handler(listener, "any")
+            self._handlers.set(None, listener)
         self._ending: PushConsumerCore | None = None
         self._closer: asyncio.Task[None] | None = None
         self._hurried = False
@@ -138,17 +120,17 @@ class PushConsumer(Member[PushConsumerCore]):
         check_subscription(topic, tags)
         if sql is not None:
             check_sql(tags, sql)
-        if function is None and self._listener is None and topic not in self._functions:
+        before = self._handlers.of(topic)
+        if function is None and before is None and not self._handlers.takes_any:
             raise ClientError(f"no function for topic {topic!r}; give one here, use @consumer.on, or pass listener= to PushConsumer")
         if function is not None:
             check_handler(function, topic)
-            before = self._functions.get(topic)
             if topic in self._subscribed and before is not None and before != function:
                 raise ClientError(
                     f"topic {topic!r} has a handler already, {name_of(before)}, and was given another one, {name_of(function)};"
                     " a topic has one handler in a consumer: call both from one function, or use a second consumer of another group"
                 )
-            self._functions[topic] = function
+            self._handlers.set(topic, function)
         self._subscribed[topic] = (tags, sql)
         if self._core is not None:
             self._core.subscribe(topic, tags, sql=sql)
@@ -180,7 +162,6 @@ class PushConsumer(Member[PushConsumerCore]):
     # -- running
 
     def _make(self, client: ClientCore) -> PushConsumerCore:
-        self._calls.open()
         self._own_calls.open()
         file, store = None, None
         if self._offset_store is not None:
@@ -190,7 +171,7 @@ class PushConsumer(Member[PushConsumerCore]):
         core = PushConsumerCore(
             client,
             self.group,
-            self._consume,
+            self._handlers.listen,
             self.settings,
             offset_file=file,
             stats=self._stats,
@@ -200,6 +181,7 @@ class PushConsumer(Member[PushConsumerCore]):
         )
         for topic, (tags, sql) in self._subscribed.items():
             core.subscribe(topic, tags, sql=sql)
+        self._handlers.serve(core.consuming)
         if self._hooks is not None:
             core.may_begin = Wait()  # until they were told that it started
         return core
@@ -228,7 +210,7 @@ class PushConsumer(Member[PushConsumerCore]):
     def forked(self) -> None:
         """This is a child of the process that started it: neither its loop, its connections nor its threads are here."""
         super().forked()
-        self._calls.forked()
+        self._handlers.forked()
         self._own_calls.forked()
 
     def run(self) -> None:
@@ -246,13 +228,13 @@ class PushConsumer(Member[PushConsumerCore]):
             await finished(core.client.tasks, core.close(wait_ms=0 if self._hurried else self.close_wait_ms))
         finally:
             self._ending, self._hurried = None, False
-            self._calls.close()
+            self._handlers.close()
             self._own_calls.close()
 
     async def close(self) -> None:
         """Stop pulling, let running functions finish (for `close_wait_ms` at most), write progress down, leave the group. Called by one
         of its functions it does not wait for that one: it returns at once, and the consumer closes when the function has returned."""
-        if self._calls.called_from_here or self._own_calls.called_from_here:
+        if self._called_from_here:
             self._closer = asyncio.get_running_loop().create_task(super().close())
         else:
             await super().close()
@@ -269,14 +251,19 @@ class PushConsumer(Member[PushConsumerCore]):
         core = self._core or self._ending
         return 0 if core is None else core.consuming.running
 
+    @property
+    def _called_from_here(self) -> bool:  # type: ignore[override] # asked, not kept
+        """Whoever asks is one of its functions."""
+        return self._handlers.called_from_here or self._own_calls.called_from_here
+
     def calls(self) -> set[asyncio.Task[None]]:
         """Calls of functions that the loop still has, after close() those that do not end."""
-        return self._calls.tasks
+        return self._handlers.tasks
 
     @property
     def in_threads(self) -> int:  # type: ignore[override]
         """Calls of plain functions that run in threads now."""
-        return self._calls.in_threads
+        return self._handlers.in_threads
 
     @property
     def stats(self) -> ConsumerStats:
@@ -301,7 +288,7 @@ class PushConsumer(Member[PushConsumerCore]):
         self._look_where()
         replace(self.settings, concurrency=most)  # raises for what cannot be
         self.settings.concurrency = most
-        self._calls.set_threads(most)
+        self._handlers.set_threads(most)
         if self._core is not None:
             self._core.consuming.set_concurrency(most)
 
@@ -315,81 +302,3 @@ class PushConsumer(Member[PushConsumerCore]):
         producer = inner_producer(self._client())
         answer = reply_message(message, body, properties=properties)
         return await self._wait(producer.sent(answer, hooks=self._hooks))
-
-    # -- consuming
-
-    def _consume(self, messages: list[ReceivedMessage], judge: Judged) -> None:
-        function = self._functions.get(messages[0].topic) or self._listener
-        if function is None:
-            log.error("! group %s has no function for topic %s of message %s", self.group, messages[0].topic, messages[0].message_id)
-            judge(Outcome.RETRY_LATER)
-            return
-        self._calls.begin(self._call, (function, messages, judge), judge)
-
-    async def _call(self, function: Function, messages: list[ReceivedMessage], judge: Judged) -> None:
-        given: Any = messages if self.settings.batch_size > 1 else messages[0]
-        verdict: Verdict = Outcome.RETRY_LATER
-        called: Any = function
-        if self._hooks is not None and self._hooks.consumes:
-            called = watched(function, Watch(self._hooks, messages, self.settings, partial(self._meant, function)))
-        try:
-            result = await (called(given) if is_async(called) else self._calls.call(called, given))
-            verdict = Outcome.SUCCESS if result is None else self._meant(function, result)
-        except BaseException as error:
-            if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and being_cancelled()):
-                raise  # by close()
-            verdict = RetryLater(why=error_text(error))
-            for place, message in enumerate(messages):
-                log.error(
-                    "! group %s: handler %s failed with %s: %.500s",
-                    self.group, name_of(function), self._described(message), verdict.why, exc_info=place == 0,
-                )  # fmt: skip
-            if isinstance(error, (SystemExit, KeyboardInterrupt)):
-                if self.on_exit is None:
-                    raise  # asyncio ends the loop with it
-                self.on_exit(error)
-        finally:
-            judge(verdict)
-
-    def _meant(self, function: Function, result: object) -> Verdict:
-        """What a value that a function returned says of its messages."""
-        if isinstance(result, (Outcome, RetryLater, Suspend)):
-            return result
-        if result is False:
-            return Outcome.RETRY_LATER
-        if result is not None and result is not True:
-            self._odd(function, result)
-        return Outcome.SUCCESS
-
-    def _described(self, message: ReceivedMessage) -> str:
-        """Where a message that failed is from, and what becomes of it."""
-        settings, times = self.settings, message.reconsume_times
-        keys = f", keys {' '.join(message.keys)}" if message.keys else ""
-        most = settings.times_max
-        limit = "" if most is None or most == NO_LIMIT else f" of {most + 1}"
-        if settings.broadcasting and not settings.orderly:
-            again = "it does not come again, as the consumer is broadcasting"
-        elif most is not None and times >= most:
-            again = "it becomes a dead letter now"
-        elif settings.orderly:
-            again = f"it comes again in {settings.suspend_queue_ms} ms, and its queue waits"
-        else:
-            level = FIRST_DELAY_LEVEL + times
-            usual = RETRY_DELAYS[min(times, len(RETRY_DELAYS) - 1)]
-            again = f"it comes again after delay level {level} ({usual}, unless its broker has other levels)"
-            if most is None:
-                again += ", or becomes a dead letter if its group has no more retries (roquet group create --retry-max; usually 16)"
-        where = f"{message.topic} {message.queue.broker_name}:{message.queue_id} @{message.queue_offset}"
-        if message.queue.topic != self.namespace.wrap(message.topic):
-            where = f"{message.topic} (in {message.queue.topic} {message.queue.broker_name}:{message.queue_id} @{message.queue_offset})"
-        return f"{where}{keys}, id {message.message_id}, attempt {times + 1}{limit}; {again}"
-
-    def _odd(self, function: Function, result: object) -> None:
-        """Said once for each function. The message is done: to have it again would not change what the function returns."""
-        if function not in self._told_odd:
-            self._told_odd.add(function)
-            log.error(
-                "! group %s: handler %s returned %.80r, which counts as done; expected is None or True (done), or False, RETRY_LATER,"
-                " RetryLater(...), DEAD_LETTER, Suspend(...)",
-                self.group, name_of(function), result,
-            )  # fmt: skip

@@ -16,6 +16,8 @@ class Served:
     """Calls of handlers under way."""
     in_threads = 0
     """Of these, those in threads: nothing can end them from outside."""
+    _called_from_here = False
+    """Whoever asks is one of its functions, which cannot wait for its own end."""
     on_exit: Callable[[BaseException], None] | None = None
     """Told when a handler calls sys.exit(), in place of the loop."""
 

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from roquet.client.core.producer import Selector
     from roquet.client.core.receipt import SendReceipt
     from roquet.client.core.stats import ConsumerStats, ProducerStats
-    from roquet.client.push_consumer import F, Function
+    from roquet.client.handlers import Function
+    from roquet.client.push_consumer import F
     from roquet.client.transaction_producer import Check, Execute
     from roquet.errors import RoquetError
 
@@ -153,8 +154,7 @@ class _Blocking:
 
     def close(self) -> None:
         """As the asyncio class has it. A handler that closes its own consumer is not waited for."""
-        kinds = [getattr(self._inner, name, None) for name in ("_calls", "_own_calls")]
-        if any(calls is not None and calls.called_from_here for calls in kinds):
+        if self._inner._called_from_here:
             asyncio.run_coroutine_threadsafe(self._inner.close(), _background.loop())
         else:
             _background.run(self._inner.close())

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -43,8 +42,27 @@ AGAIN = RetryLater()
 UNEXPECTED = "! group %s: what its listener said of messages could not be done, so they are consumed again here; please report this"
 
 
-class Consumption(Generic[W]):
-    """What a push consumer does with what it pulled: Consuming, or OrderedConsuming."""
+class Call:
+    """One call of the user's function, under way since it was taken."""
+
+    __slots__ = ("given_up", "messages", "process_queue", "started_ms")
+
+    def __init__(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], started_ms: int) -> None:
+        self.process_queue = process_queue
+        self.messages = messages
+        self.started_ms = started_ms
+        self.given_up = False
+        """Took too long: its messages are being given back."""
+
+
+C = TypeVar("C", bound=Call)
+
+
+class Consumption(Generic[W, C]):
+    """What a push consumer does with what it pulled: Consuming, or OrderedConsuming.
+
+    submit ── waits ── on_ready ── take ── the user's function ── end ── progress, and the next one may be taken
+    """
 
     def __init__(
         self,
@@ -65,23 +83,37 @@ class Consumption(Generic[W]):
         self.concurrency_max = settings.concurrency
         self.batch_size = settings.batch_size
         self.running = 0
-        """Calls of the listener under way."""
+        """Calls under way."""
         self.stats = stats
         self.idle: Wait[bool] = Wait()
         """Ends with True after stop(), when the last of them is over."""
+        self.on_ready: Callable[[], None] = self._hand_out
+        """Called when take() may have something."""
         self._waiting: deque[W] = deque()
-        self._starting = False
+        self._handing_out = False
         self._stopped = False
 
     def set_concurrency(self, most: int) -> None:
         """From now on so many calls at a time. When more run, the next begins after enough of them have ended."""
         self.concurrency_max = most
-        self._start()
+        self._go_on()
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         raise NotImplementedError
 
-    def _begin(self, waiting: W) -> None:
+    @property
+    def ready(self) -> bool:
+        """Another call may begin."""
+        return bool(self._waiting) and self.running < self.concurrency_max and not self._stopped
+
+    def take(self) -> C | None:
+        """The next call, which is under way from now on: end() must follow, whatever happens. None: no other may begin now.
+
+        Plain functions, since this is the way of every message: a coroutine would cost a third more. Only a call that failed gets one."""
+        raise NotImplementedError
+
+    def end(self, call: C, verdict: Verdict) -> None:
+        """What became of its messages; only the first word counts. Who took it may take another one now."""
         raise NotImplementedError
 
     async def until_free(self, process_queue: ProcessQueue) -> None:
@@ -94,38 +126,40 @@ class Consumption(Generic[W]):
         self._waiting.clear()
         self._idle()
 
-    def _start(self) -> None:
-        if self._starting:  # a listener that answers at once brought us back here
+    def _go_on(self) -> None:
+        if self.ready:
+            self.on_ready()
+
+    def _hand_out(self) -> None:
+        """Call the listener for all that may begin: for who does not take calls himself."""
+        if self._handing_out:  # a listener that answers at once brought us back here
             return
-        self._starting = True
+        self._handing_out = True
         try:
-            while self._waiting and self.running < self.concurrency_max and not self._stopped:
-                self._begin(self._waiting.popleft())
+            while (call := self.take()) is not None:
+                try:
+                    self.listener(call.messages, partial(self._judged, call))
+                except Exception:
+                    log.exception("! the listener of group %s failed", self.group)
+                    self._judged(call)
         finally:
-            self._starting = False
+            self._handing_out = False
+
+    def _judged(self, call: C, verdict: Verdict = Outcome.RETRY_LATER) -> None:
+        self.end(call, verdict)
+        self._go_on()
 
     def _idle(self) -> None:
         if self._stopped and self.running == 0:
             self.idle.end(True)
 
 
-@dataclass(slots=True, eq=False)
-class _Call:
-    """One call of the listener."""
-
-    process_queue: ProcessQueue
-    messages: list[ReceivedMessage]
-    started_ms: int
-    given_up: bool = False
-    """Took too long: its messages are being given back."""
-
-
-class Consuming(Consumption[tuple[ProcessQueue, deque[ReceivedMessage]]]):
+class Consuming(Consumption[tuple[ProcessQueue, deque[ReceivedMessage]], Call]):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.broadcasting = self.settings.broadcasting
         self.timeout_ms = self.settings.consume_timeout_ms
-        self._calls: dict[_Call, None] = {}  # a set that keeps its order
+        self._calls: dict[Call, None] = {}  # a set that keeps its order
         self._one_over: Wait[None] | None = None  # ends when one of them does, where somebody waits for that
         self._watching = False
         self._ahead_ms = 0
@@ -136,54 +170,55 @@ class Consuming(Consumption[tuple[ProcessQueue, deque[ReceivedMessage]]]):
         self._ahead_ms = self.client.clock.now_ms() - self.client.clock.steady_ms()
         if messages:
             self._waiting.append((process_queue, deque(messages)))
-            self._start()
+            self._go_on()
 
-    def _begin(self, waiting: tuple[ProcessQueue, deque[ReceivedMessage]]) -> None:
-        """With a callback, since this is the path of every message: a coroutine would cost a third more. It begins where one fails."""
-        process_queue, pending = waiting
-        if process_queue.dropped:
-            return
-        messages = [pending.popleft()]
-        if self.batch_size > 1:
-            topic = messages[0].topic
-            while pending and len(messages) < self.batch_size and pending[0].topic == topic:
-                messages.append(pending.popleft())
-        if pending:
-            self._waiting.appendleft(waiting)
-        self.running += 1
-        now = self.client.clock.steady_ms()
-        began_ms = process_queue.last_consume_ms = now + self._ahead_ms
-        for message in messages:
+    def take(self) -> Call | None:
+        while self._waiting and self.running < self.concurrency_max and not self._stopped:
+            process_queue, pending = self._waiting[0]
+            if process_queue.dropped:
+                self._waiting.popleft()
+                continue
+            now = self.client.clock.steady_ms()
+            began_ms = process_queue.last_consume_ms = now + self._ahead_ms
+            message = pending.popleft()
             message._began_ms = began_ms
-        call = _Call(process_queue, messages, now)
-        self._calls[call] = None
-        if not self._watching:
-            self._watch()
-        try:
-            self.listener(messages, partial(self._judged, call))
-        except Exception:
-            log.exception("! the listener of group %s failed", self.group)
-            self._judged(call, Outcome.RETRY_LATER)
+            messages = [message]
+            if self.batch_size > 1:
+                topic = message.topic
+                while pending and len(messages) < self.batch_size and pending[0].topic == topic:
+                    message = pending.popleft()
+                    message._began_ms = began_ms
+                    messages.append(message)
+            if not pending:
+                self._waiting.popleft()
+            self.running += 1
+            call = Call(process_queue, messages, now)
+            self._calls[call] = None
+            if not self._watching:
+                self._watch()
+            return call
+        return None
 
-    def _judged(self, call: _Call, verdict: Verdict = Outcome.RETRY_LATER) -> None:
+    def end(self, call: Call, verdict: Verdict) -> None:
         if call not in self._calls:
-            return  # the listener said so before
+            return  # it was said before
         del self._calls[call]
-        counted = call.process_queue.counted or self.stats.of(call.messages[0].topic)
+        process_queue, messages = call.process_queue, call.messages
+        counted = process_queue.counted or self.stats.of(messages[0].topic)
         took_ms = self.client.clock.steady_ms() - call.started_ms
         if took_ms:
             counted.durations.add(took_ms)
         else:  # as most do
             counted.durations.buckets[0] += 1
-        if call.process_queue.dropped or call.given_up:  # somebody else consumes them too
+        if process_queue.dropped or call.given_up:  # somebody else consumes them too
             self._over()
         elif verdict is Outcome.SUCCESS or verdict is Outcome.COMMIT:
-            counted.consumed += len(call.messages)
-            self._finish(call.process_queue, call.messages)
+            counted.consumed += len(messages)
+            self._finish(process_queue, messages)
             self._over()
-            call.process_queue.tell_room()
+            process_queue.tell_room()
         else:
-            self.client.tasks.start(self._fail(call.process_queue, call.messages, verdict))
+            self.client.tasks.start(self._fail(process_queue, messages, verdict))
 
     async def until_free(self, process_queue: ProcessQueue) -> None:
         """A call that takes longer than the timeout is not waited for."""
@@ -201,8 +236,6 @@ class Consuming(Consumption[tuple[ProcessQueue, deque[ReceivedMessage]]]):
         self.running -= 1
         if self._one_over is not None:
             self._tell_over()
-        if self._waiting:
-            self._start()
         if self._stopped:
             self._idle()
 
@@ -210,7 +243,7 @@ class Consuming(Consumption[tuple[ProcessQueue, deque[ReceivedMessage]]]):
         if not messages:
             return
         process_queue.remove(messages)
-        self.offsets.moved(process_queue)
+        self.offsets.moved[process_queue] = None
 
     async def _fail(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> None:
         try:
@@ -221,6 +254,7 @@ class Consuming(Consumption[tuple[ProcessQueue, deque[ReceivedMessage]]]):
             if left:
                 self.client.tasks.start(self._consume_again(process_queue, left))
         self._over()  # only now: closing must not overtake what is being sent back
+        self._go_on()
         process_queue.tell_room()
 
     async def _deal_with(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> None:
@@ -281,7 +315,7 @@ class Consuming(Consumption[tuple[ProcessQueue, deque[ReceivedMessage]]]):
                 self._give_up(call)
         self._watching = False
 
-    def _give_up(self, call: _Call) -> None:
+    def _give_up(self, call: Call) -> None:
         call.given_up = True
         if call.process_queue.dropped:
             self._tell_over()

@@ -301,7 +301,7 @@ class Gathering:
                 now = producer.client.clock.steady_ms()
                 producer.faults.observe(queue.broker_name, now - sent_ms, now)
             try:
-                receipt = read_receipt(result, STATUSES[result.code], queue, producer.namespace, outgoing.message_ids)
+                receipt = read_receipt(result, STATUSES[result.code], queue, producer.namespace, outgoing.message_ids[0])
             except BadAnswer as error:
                 for send in together:
                     send.end(BadAnswer(f"{address} {error}"))
@@ -337,5 +337,5 @@ def join(together: list[Sending]) -> Outgoing:
     first = together[0].outgoing
     parts = [send.outgoing for send in together]
     body = join_batch([(part.flag, part.body, part.properties.encode()) for part in parts])
-    message_ids = tuple([part.message_ids[0] for part in parts])
+    message_ids = [part.message_ids[0] for part in parts]
     return Outgoing(first.topic, body, "", 0, 0, first.born_ms, message_ids, True, int(RequestCode.SEND_BATCH_MESSAGE), None)

@@ -22,23 +22,20 @@ class MemberOffsets:
 
     def __init__(self) -> None:
         self._table: dict[MessageQueue, int] = {}
-        self._moved: dict[ProcessQueue, None] = {}
+        self.moved: dict[ProcessQueue, None] = {}
+        """Messages of these were finished. How far that brings them is asked when somebody wants to know, not once a message."""
         self.writable: Callable[[MessageQueue], bool] = lambda queue: True
         """Whether the queue is surely ours now; progress in one that may be somebody else's is kept back."""
 
     @property
     def table(self) -> dict[MessageQueue, int]:
         """How far each queue has come."""
-        if self._moved:
-            moved, self._moved = self._moved, {}
+        if self.moved:
+            moved, self.moved = self.moved, {}
             for process_queue in moved:
                 if (progress := process_queue.progress) != NOTHING:
                     self.update(process_queue.queue, progress)
         return self._table
-
-    def moved(self, process_queue: ProcessQueue) -> None:
-        """Messages of it are finished. How far that brings it is asked when somebody wants to know, not once a message."""
-        self._moved[process_queue] = None
 
     async def fetch(self, queue: MessageQueue) -> int:
         """How far the group has come, as it is written down; NO_OFFSET (-1) when it never was there."""

@@ -15,10 +15,9 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from roquet.client.core.consuming import AGAIN, UNEXPECTED, Consumption
+from roquet.client.core.consuming import AGAIN, UNEXPECTED, Call, Consumption
 from roquet.client.core.process_queue import NOTHING, ProcessQueue
 from roquet.client.core.queue_locks import QueueLocks
 from roquet.client.core.tasks import Wait
@@ -43,9 +42,8 @@ class _Lane:
     process_queue: ProcessQueue
     pending: deque[ReceivedMessage] = field(default_factory=deque)
     uncommitted: list[ReceivedMessage] = field(default_factory=list)  # consumed, but the user has not said COMMIT
-    busy: bool = False  # the listener runs
-    call: list[ReceivedMessage] | None = None  # what it has not judged yet
-    begun_ms: int = 0  # when that began, by the steady clock
+    busy: bool = False  # a call runs, or what became of it is being dealt with
+    call: _LaneCall | None = None  # of which nobody has said yet what became of it
     ready: bool = False  # stands in line
     resting: object | None = None  # suspended, or waits for its lock
     since_ms: int = NOT_YET  # consumed without a pause since then
@@ -58,7 +56,15 @@ class _Lane:
         self.resting = None
 
 
-class OrderedConsuming(Consumption[_Lane]):
+class _LaneCall(Call):
+    __slots__ = ("lane",)
+
+    def __init__(self, lane: _Lane, messages: list[ReceivedMessage], started_ms: int) -> None:
+        super().__init__(lane.process_queue, messages, started_ms)
+        self.lane = lane
+
+
+class OrderedConsuming(Consumption[_Lane, _LaneCall]):
     def __init__(self, *args: Any, locks: QueueLocks | None) -> None:
         """`locks` is None for broadcasting: every member consumes every queue, each in order."""
         super().__init__(*args)
@@ -99,7 +105,7 @@ class OrderedConsuming(Consumption[_Lane]):
         else:
             lane.since_ms = NOT_YET
             self._waiting.append(lane)
-        self._start()
+        self._go_on()
 
     async def _rest(self, lane: _Lane, delay_ms: int) -> None:
         token = lane.resting = object()
@@ -108,20 +114,30 @@ class OrderedConsuming(Consumption[_Lane]):
             lane.resting = None
             self._line_up(lane)
 
-    def _begin(self, waiting: _Lane) -> None:
-        lane, process_queue = waiting, waiting.process_queue
-        lane.ready = False
-        if process_queue.dropped or process_queue.leaving or not lane.pending:
-            return
-        if self.locks is not None and not self.locks.holds(process_queue.queue):
-            self.client.tasks.start(self._confirm_lock(lane, self.locks))
-            return
-        if lane.since_ms == NOT_YET:
-            lane.since_ms = self.client.clock.steady_ms()
-        batch = [lane.pending.popleft()]
-        while lane.pending and len(batch) < self.batch_size and lane.pending[0].topic == batch[0].topic:
-            batch.append(lane.pending.popleft())
-        self._run(lane, batch)
+    def take(self) -> _LaneCall | None:
+        while self.ready:
+            lane = self._waiting.popleft()
+            process_queue = lane.process_queue
+            lane.ready = False
+            if process_queue.dropped or process_queue.leaving or not lane.pending:
+                continue
+            if self.locks is not None and not self.locks.holds(process_queue.queue):
+                self.client.tasks.start(self._confirm_lock(lane, self.locks))
+                continue
+            now = self.client.clock.steady_ms()
+            if lane.since_ms == NOT_YET:
+                lane.since_ms = now
+            messages = [lane.pending.popleft()]
+            while lane.pending and len(messages) < self.batch_size and lane.pending[0].topic == messages[0].topic:
+                messages.append(lane.pending.popleft())
+            began_ms = process_queue.last_consume_ms = self.client.clock.now_ms()
+            for message in messages:
+                message._began_ms = began_ms
+            self.running += 1
+            lane.busy = True
+            lane.call = _LaneCall(lane, messages, now)
+            return lane.call
+        return None
 
     async def _confirm_lock(self, lane: _Lane, locks: QueueLocks) -> None:
         token = lane.resting = object()
@@ -142,28 +158,13 @@ class OrderedConsuming(Consumption[_Lane]):
 
     # -- one call
 
-    def _run(self, lane: _Lane, messages: list[ReceivedMessage]) -> None:
-        """With a callback, as in Consuming: this is the path of every message. A coroutine begins where one fails."""
-        self.running += 1
-        lane.busy, lane.call, lane.begun_ms = True, messages, self.client.clock.steady_ms()
-        process_queue = lane.process_queue
-        now = process_queue.last_consume_ms = self.client.clock.now_ms()
-        for message in messages:
-            message._began_ms = now
-        try:
-            self.listener(messages, partial(self._judged, lane, process_queue, messages))
-        except Exception:
-            log.exception("! the listener of group %s failed", self.group)
-            self._judged(lane, process_queue, messages, Outcome.RETRY_LATER)
-
-    def _judged(
-        self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict = Outcome.RETRY_LATER
-    ) -> None:
-        if lane.call is not messages:
-            return  # the listener said so before
+    def end(self, call: _LaneCall, verdict: Verdict) -> None:
+        lane, process_queue, messages = call.lane, call.process_queue, call.messages
+        if lane.call is not call:
+            return  # it was said before
         lane.call = None
         counted = process_queue.counted or self.stats.of(messages[0].topic)
-        counted.durations.add(self.client.clock.steady_ms() - lane.begun_ms)
+        counted.durations.add(self.client.clock.steady_ms() - call.started_ms)
         if process_queue.dropped:
             pass  # put elsewhere by an operator, or lost: what this call did counts for nothing
         elif verdict is Outcome.COMMIT or (verdict is Outcome.SUCCESS and self.auto_commit):
@@ -271,6 +272,6 @@ class OrderedConsuming(Consumption[_Lane]):
                 free.end(None)
             keep_on = self.client.clock.steady_ms() - lane.since_ms < self.continuous_ms
             self._line_up(lane, first=keep_on)
-        self._start()
+        self._go_on()
         self._idle()
         process_queue.tell_room()

@@ -28,7 +28,7 @@ class ProcessQueue:
 
     __slots__ = (
         "_room", "_room_at", "counted", "dropped", "held_by", "held_since_ms", "largest", "last_consume_ms", "last_pull_ms", "leaving",
-        "messages", "next_offset", "queue", "size",
+        "messages", "next_offset", "queue", "size", "topic",
     )  # fmt: skip
 
     def __init__(self, queue: MessageQueue, next_offset: int, now_ms: int) -> None:
@@ -50,6 +50,8 @@ class ProcessQueue:
         """With so few messages held, those who wait for room go on; NOTHING: nobody waits."""
         self.counted: TopicConsumes | None = None
         """Where its messages are counted; None: they are of several topics."""
+        self.topic: str | None = None
+        """Their topic, in the user's words; None: they are of several."""
         self.last_pull_ms = now_ms
         self.last_consume_ms = now_ms
 

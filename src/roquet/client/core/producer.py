@@ -399,7 +399,7 @@ class ProducerCore:
         now = self.client.clock.now_ms()
         message_ids = self.client.ids.many(now, len(messages))
         body = join_columns(*columns, message_ids, Property.UNIQUE_KEY)
-        return Outgoing(first.topic, body, "", 0, 0, now, tuple(message_ids), True, int(RequestCode.SEND_BATCH_MESSAGE), None)
+        return Outgoing(first.topic, body, "", 0, 0, now, message_ids, True, int(RequestCode.SEND_BATCH_MESSAGE), None)
 
     def send_plain(self, outgoing: Outgoing, done: Sent, timeout_ms: int | None) -> Sending:
         """Send what `plain_batch` made. `done` gets its receipt, or what went wrong."""
@@ -567,7 +567,7 @@ class ProducerCore:
         if len(messages) == 1:
             return self._outgoing(messages[0])
         now = self.client.clock.now_ms()
-        unique_ids = tuple(self._unique_id(message, now) for message in messages)
+        unique_ids = [self._unique_id(message, now) for message in messages]
         parts = [
             (message.flag, message.body, self._properties(message, unique_id).encode())
             for message, unique_id in zip(messages, unique_ids, strict=True)

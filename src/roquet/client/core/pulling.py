@@ -31,6 +31,10 @@ TROUBLE_MS = 3_000
 HASTY_MS = 100
 """An empty answer that came sooner, and without progress, did not wait at the broker; so we do, to not spin."""
 
+COMMIT_OFFSET_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG, LITE_PULL_FLAG = map(
+    int, (PullFlag.COMMIT_OFFSET, PullFlag.SUSPEND, PullFlag.SUBSCRIPTION, PullFlag.LITE_PULL)
+)
+"""Plain numbers: to join two of the enumeration took 0.6 us, and a pull does it twice."""
 BUSY_CODES = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
 UNKNOWN_TO_BROKER = (
     ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -97,13 +101,13 @@ class Puller:
         """`subscription`: the expression to filter by, tags or (`expression_type`) SQL; None: what the group's heartbeat said.
         `suspend_ms`: how long the broker may hold the request when there is nothing. `commit_offset`: the group's progress, sent along."""
         address, broker_id = await locate(self.client, queue, broker_id=self.suggested.get(queue, 0))
-        flags = int(PullFlag.LITE_PULL) if lite else 0
+        flags = LITE_PULL_FLAG if lite else 0
         if suspend_ms:
-            flags |= PullFlag.SUSPEND
+            flags |= SUSPEND_FLAG
         if subscription is not None:
-            flags |= PullFlag.SUBSCRIPTION
+            flags |= SUBSCRIPTION_FLAG
         if commit_offset is not None and broker_id == 0:  # a slave keeps no progress
-            flags |= PullFlag.COMMIT_OFFSET
+            flags |= COMMIT_OFFSET_FLAG
         header = PullHeader(
             consumer_group=self.group,
             topic=queue.topic,

@@ -129,7 +129,7 @@ class PushConsumerCore(GroupMember):
         self.offsets.writable = self._is_mine
         sending_back = SendingBack(client, group, times_max=self.settings.times_max, namespace=self.namespace)
         self.locks: QueueLocks | None = None
-        self.consuming: Consumption[Any]
+        self.consuming: Consumption[Any, Any]
         if self.settings.orderly:
             if not self.broadcasting:
                 self.locks = QueueLocks(client, group, self.offsets, self.settings.lock_ms)
@@ -316,7 +316,8 @@ class PushConsumerCore(GroupMember):
     def _read_from(self, queue: MessageQueue, offset: int) -> None:
         process_queue = self.queues[queue] = ProcessQueue(queue, offset, self.client.clock.now_ms())
         if not is_retry_topic(queue.topic):
-            process_queue.counted = self.stats.of(self.namespace.unwrap(queue.topic))
+            process_queue.topic = self.namespace.unwrap(queue.topic)
+            process_queue.counted = self.stats.of(process_queue.topic)
         self.client.tasks.start(self._read(process_queue))
 
     async def _read(self, process_queue: ProcessQueue) -> None:

@@ -11,7 +11,7 @@ that they keep their order; as long as nobody knows where the topic is, those of
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -54,7 +54,7 @@ class Outgoing:
     sys_flag: int
     flag: int
     born_ms: int
-    message_ids: tuple[str, ...]
+    message_ids: Sequence[str]
     batch: bool
     code: int
     extra: dict[str, str] | None
@@ -348,7 +348,7 @@ class Sending:
 
     def _confirmed(self, answer: Command, status: SendStatus, queue: MessageQueue) -> None:
         try:
-            self.stored(read_receipt(answer, status, queue, self.producer.namespace, self.outgoing.message_ids))
+            self.stored(read_receipt(answer, status, queue, self.producer.namespace, self.outgoing.message_ids[0]))
         except BadAnswer as error:
             self.end(BadAnswer(f"{self.address} {error}"))
 
@@ -384,8 +384,8 @@ class Sending:
         log.exception(CALLBACK_FAILED, self.producer.group, self.outgoing.topic)
 
 
-def read_receipt(answer: Command, status: SendStatus, queue: MessageQueue, namespace: Namespace, ids: tuple[str, ...]) -> SendReceipt:
-    """What a broker that stored a message, or a batch, says of it. Raises BadAnswer."""
+def read_receipt(answer: Command, status: SendStatus, queue: MessageQueue, namespace: Namespace, message_id: str) -> SendReceipt:
+    """What a broker that stored a message, or a batch, says of it. `message_id`: of a batch its first one's. Raises BadAnswer."""
     fields = answer.fields
     try:
         queue_id = int(fields["queueId"])
@@ -394,7 +394,7 @@ def read_receipt(answer: Command, status: SendStatus, queue: MessageQueue, names
         if namespace:
             queue = namespace.unwrap_queue(queue)
         return SendReceipt(
-            status, ids[0] if len(ids) == 1 else ",".join(ids), fields["msgId"], queue, int(fields["queueOffset"]),
+            status, message_id, fields["msgId"], queue, int(fields["queueOffset"]),
             fields.get("transactionId"), fields.get(Property.MSG_REGION), fields.get("recallHandle"),
             fields.get(Property.TRACE_ON) != "false",
         )  # fmt: skip
