@@ -744,6 +744,7 @@ def main() -> int:
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a target is missed or a row fails")
     parser.add_argument("--broker-command", default="", help="start this instead of Roquet's broker; {port} and {conf} are put in")
     options = parser.parse_args()
+    os.environ["PYTHONPATH"] = str(HERE.parent / "src")  # load programs run this checkout, whichever one is installed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave by the doors that stop the servers
     rows = set(options.rows.split(",")) if options.rows else {row.key for row in ROWS} - (set(QUICK_WITHOUT) if options.quick else set())
     if "client" in rows:
