@@ -2203,4 +2203,18 @@ FAULTS = [
         "tests/net/test_server_turns.py::test_what_a_peer_asks_for_waits_until_it_takes_its_answers_and_costs_nothing_meanwhile[asyncio]",
         "a peer that does not read gets one turn after another",
     ),
+    Fault(
+        "routing/registry.py",
+        "        return self._drop(silent[: max(1, DROPPED_MOST // (len(self.topics) + 1))])",
+        "        return self._drop(silent)",
+        "tests/routing/test_registry.py::test_many_silent_brokers_go_some_at_a_time_until_all_are_gone",
+        "large brokers that fall silent together are one long turn of the name server",
+    ),
+    Fault(
+        "nameserver/core.py",
+        "        if not silent:",
+        "        if True:",
+        "tests/nameserver/test_nameserver.py::test_brokers_that_fall_silent_together_go_one_tick_after_another",
+        "the second of the brokers that fell silent together goes five seconds after the first",
+    ),
 ]

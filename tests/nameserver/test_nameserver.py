@@ -13,6 +13,7 @@ from roquet.nameserver.core import HANDLERS, NameServer
 from roquet.nameserver.rivals import KEPT_MAX
 from roquet.ports import Peer
 from roquet.properties import parse_properties
+from roquet.routing import registry
 from roquet.settings import NameServerSettings
 from roquet.store.disk import RealDisk
 from roquet.testing import FakePeer, ManualClock
@@ -317,6 +318,17 @@ def test_a_broker_whose_connection_drops_is_gone_at_once(world: World) -> None:
     assert world.ask(105, {"topic": "T"}).code == 0
     world.server.disconnected(broker)
     assert world.ask(105, {"topic": "T"}).code == 17
+
+
+def test_brokers_that_fall_silent_together_go_one_tick_after_another(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "DROPPED_MOST", 0)
+    for name in "abc":
+        world.ask(RequestCode.REGISTER_BROKER, fields_of(name, address=f"10.0.0.{ord(name)}:10911"), body_of().encode())
+    world.pass_ms(120_001)
+    assert list(world.server.registry.brokers) == ["b", "c"]
+    world.pass_ms(50)
+    world.pass_ms(50)
+    assert not world.server.registry.brokers
 
 
 def test_a_silent_broker_is_removed_after_120_s_and_hung_up_on(world: World) -> None:

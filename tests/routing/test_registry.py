@@ -168,6 +168,18 @@ def test_a_silent_broker_expires_after_two_minutes_and_not_before() -> None:
     assert list(tables.brokers) == ["b"]
 
 
+def test_many_silent_brokers_go_some_at_a_time_until_all_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = holding(*[replace(MASTER, broker_name=name, address=f"{name}:1") for name in "abcde"])
+    tables.register(replace(SLAVE, broker_name="a"), "s", 0)
+    monkeypatch.setattr(registry_module, "DROPPED_MOST", 2 * (len(tables.topics) + 1))
+    gone = [[live.address for live in tables.expire(EXPIRY_MS + 1)] for _ in range(4)]
+    assert gone == [["a:1", "b:1"], ["c:1", "d:1"], ["e:1", SLAVE.address], []]
+    assert (tables.topics, tables.brokers, tables.clusters, tables.live) == ({}, {}, {}, {})
+    tables.register(MASTER, "m", 0)
+    monkeypatch.setattr(registry_module, "DROPPED_MOST", 0)
+    assert len(tables.expire(EXPIRY_MS + 1)) == 1, "at least one"
+
+
 def test_a_broker_may_ask_for_another_patience_within_bounds() -> None:
     for asked, given_ms in ((5_000, 5_000), (1, 1_000), (10**12, 3_600_000)):
         tables = holding(replace(MASTER, expiry_ms=asked))

@@ -142,8 +142,10 @@ class NameServer(Receiver):
         self.access.tick(now_ms)
         if now_ms < self._next_scan_ms:
             return
-        self._next_scan_ms = now_ms + self.settings.scan_not_active_broker_interval
-        for live in self.registry.expire(now_ms):
+        silent = self.registry.expire(now_ms)
+        if not silent:  # else there may be more: the next tick looks again
+            self._next_scan_ms = now_ms + self.settings.scan_not_active_broker_interval
+        for live in silent:
             log.warning("broker %s %s: silent for more than %d ms, removed", live.broker_name, live.address, live.expiry_ms)
             if not live.link.closed:
                 live.link.close(f"no registration for more than {live.expiry_ms} ms")

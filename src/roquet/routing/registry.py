@@ -33,6 +33,8 @@ BROKERS_MAX = 10_000
 ADDRESSES_MAX = 100
 """Of one broker group: a master and its slaves."""
 CLUSTERS_MAX = 1_000
+DROPPED_MOST = 50_000
+"""Queues of topics that silent brokers lose at a time: some milliseconds."""
 TOPICS_MAX = 200_000
 """So that the list of them all fits into one frame."""
 FILTER_SERVERS_MAX = 100
@@ -206,19 +208,8 @@ class Registry(Generic[L]):
     def unregister(self, broker_name: str, address: str) -> bool:
         """Forget this process; False when it was not known. Not by its id, as upstream does: another may have taken that over,
         such as a new master after a failover, or a second broker under the same name."""
-        known = self.live.pop((broker_name, address), None) is not None
-        group = self.brokers.get(broker_name)
-        if group is None:
-            return known
-        for number in [number for number, known in group.broker_addrs.items() if known == address]:
-            del group.broker_addrs[number]
-        if not group.broker_addrs:
-            del self.brokers[broker_name]
-            for cluster in [cluster for cluster, names in self.clusters.items() if broker_name in names]:
-                self.clusters[cluster].discard(broker_name)
-                if not self.clusters[cluster]:
-                    del self.clusters[cluster]
-            self._drop_queues([broker_name], list(self.topics))
+        known = (broker_name, address) in self.live
+        self._forget([(broker_name, address)])
         return known
 
     def drop_link(self, link: L) -> list[Live[L]]:
@@ -226,13 +217,35 @@ class Registry(Generic[L]):
         return self._drop([live for live in self.live.values() if live.link is link])
 
     def expire(self, now_ms: int) -> list[Live[L]]:
-        """Forget the brokers that were silent for too long. Returns them, so that their connections can be closed."""
-        return self._drop([live for live in self.live.values() if live.seen_ms + live.expiry_ms < now_ms])
+        """Forget brokers that were silent for too long, so many at a time as take little. Returns them, so that their connections can be
+        closed; nobody, when there are no others."""
+        silent = [live for live in self.live.values() if live.seen_ms + live.expiry_ms < now_ms]
+        return self._drop(silent[: max(1, DROPPED_MOST // (len(self.topics) + 1))])
 
     def _drop(self, gone: list[Live[L]]) -> list[Live[L]]:
-        for live in gone:
-            self.unregister(live.broker_name, live.address)
+        self._forget([(live.broker_name, live.address) for live in gone])
         return gone
+
+    def _forget(self, processes: Iterable[tuple[str, str]]) -> None:
+        """All of them with one look at the topics."""
+        ended = set[str]()
+        for broker_name, address in processes:
+            self.live.pop((broker_name, address), None)
+            group = self.brokers.get(broker_name)
+            if group is None:
+                continue
+            for number in [number for number, known in group.broker_addrs.items() if known == address]:
+                del group.broker_addrs[number]
+            if not group.broker_addrs:
+                del self.brokers[broker_name]
+                ended.add(broker_name)
+        if not ended:
+            return
+        for cluster, names in list(self.clusters.items()):
+            names -= ended
+            if not names:
+                del self.clusters[cluster]
+        self._drop_queues(ended, list(self.topics))
 
     def _drop_queues(self, broker_names: Iterable[str], topics: Iterable[str]) -> None:
         self.dropped += 1
@@ -262,9 +275,10 @@ class Registry(Generic[L]):
         for queues in self.topics.values():
             data = queues.get(broker_name)
             if data is not None:
-                # Replaced, not changed: answers that were made from the old one keep it.
-                queues[broker_name] = replace(data, perm=change(data.perm))
                 count += 1
+                perm = change(data.perm)
+                if perm != data.perm:  # replaced, not changed: answers that were made from the old one keep it
+                    queues[broker_name] = QueueData(broker_name, data.read_queue_nums, data.write_queue_nums, perm, data.topic_sys_flag)
         return count
 
     # Questions
