@@ -30,6 +30,8 @@ GROWTH_MAX = 200 << 20
 @pytest.fixture(scope="module")
 def group(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     made = Group(nursery, tmp_path_factory.mktemp("group"), "ASYNC_FLUSH")
+    for broker in made.brokers.values():  # two can elect one before the third listens
+        broker.program.wait_for("boot success")
     until(lambda: bool(leaders(made)), "somebody leads")
     yield made
     made.close()
