@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
 
 from roquet.broker.topics import Topic
 from roquet.testing import FakePeer
+from roquet.wire import json_shapes
 from roquet.wire.command import Command, decode
 from roquet.wire.frame import Framer, encode_frame
 
@@ -125,6 +127,20 @@ def test_sends_that_are_refused_do_not_make_those_behind_them_be_read_again_and_
     answers = read(whole, bad * 200)
     assert [answer.code for answer in answers] == [13] * 200
     assert len(looked_at) <= 200
+
+
+@pytest.mark.parametrize("more", [{"b": [{}] * 200}, {"b": {"x": {}}}, {"b": "T" * 200}, {"e": ["1"]}, {"e": "77"}], ids=repr)
+def test_nothing_is_kept_of_sends_whose_topic_or_queue_is_not_there(
+    whole: Whole, monkeypatch: pytest.MonkeyPatch, more: dict[str, object]
+) -> None:
+    monkeypatch.setattr(json_shapes, "LEARN_EVERY", 1)
+    plain = whole.broker.sender.plain
+    plain.native = None
+    head = {"code": 310, "extFields": send_fields(TOPIC) | more, "flag": 0, "language": "JAVA", "opaque": 7, "version": 407}
+    assert [answer.code != 0 for answer in read(whole, encode_frame(0, orjson.dumps(head), b"x") * 3)] == [True] * 3
+    assert not plain.usual._json._known
+    read(whole, encode_frame(0, orjson.dumps(head | {"extFields": send_fields(TOPIC)}), b"x"))
+    assert plain.usual._json._known
 
 
 @pytest.mark.parametrize("name", ["UNIQ_KEY", "KEYS", "TAGS", "a"])

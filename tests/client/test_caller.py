@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from roquet.errors import CallTimeout, ConnectFailed, RoquetError
-from roquet.net.caller import LARGE, MUCH, AsyncCaller
+from roquet.net.caller import BACKLOG_MAX, LARGE, MUCH, AsyncCaller
 from roquet.net.unfinished import Unfinished
 from roquet.wire.command import Command
 from roquet.wire.frame import Framer
@@ -76,6 +76,31 @@ def test_the_first_large_frame_of_a_turn_leaves_at_once_and_those_after_it_in_a_
             assert turn(large, bytes(MUCH)) == [[large], [bytes(MUCH)]], "none of these has to wait"
             await asyncio.sleep(0)
             assert written == []
+            await caller.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("connected", [True, False], ids=["connected", "not connected yet"])
+def test_those_who_wait_for_room_go_on_when_the_system_takes_all_at_once(monkeypatch: pytest.MonkeyPatch, connected: bool) -> None:
+    async def test() -> None:
+        async with fake_server() as server:
+            caller = AsyncCaller()
+            if connected:
+                await ask(caller, server.address, Command(106))
+                [line] = caller._lines.values()
+                monkeypatch.setattr(line._transport, "write", lambda data: None)
+            body, waited = bytes(LARGE - 256), 0
+
+            async def send() -> None:
+                nonlocal waited
+                caller.oneway(server.address, Command(10, body=body))
+                waited += caller.backlog(server.address) > BACKLOG_MAX
+                await caller.drained(server.address)
+
+            async with asyncio.timeout(30):
+                await asyncio.gather(*(send() for _ in range(BACKLOG_MAX // len(body) + 100)))
+            assert waited > 50
             await caller.close()
 
     run(test())

@@ -190,6 +190,19 @@ def test_who_never_sends_a_header_of_a_known_shape_has_few_of_them_tried(monkeyp
     assert len(tried) == 10
 
 
+@pytest.mark.parametrize("other", [header_of(Signature="abc"), header_of(i="x" * 10_000)], ids=["signed", "large"])
+@pytest.mark.parametrize("period", [2, 3, 16])
+def test_headers_that_are_never_kept_do_not_keep_others_from_being_known(
+    monkeypatch: pytest.MonkeyPatch, other: bytes, period: int
+) -> None:
+    monkeypatch.setattr(json_shapes, "LEARN_EVERY", 16)
+    for phase in range(period):
+        shapes = JsonShapes()
+        for number in range(100):
+            check(shapes, other if number % period == phase else header_of())
+        assert read(shapes, header_of()) is not None
+
+
 def test_shapes_with_one_front_are_known_beside_each_other_but_not_without_end() -> None:
     shapes = JsonShapes()
     headers = [header_of(9, 2), *[header_of().replace(b"407}", b"%d}" % version) for version in range(401, 410)]]

@@ -66,11 +66,13 @@ class UsualSends:
                     found = read_json(header)
                     if found is None:
                         head = loads(header)
-                        found = self._read_whole(header, head)
+                        found = self._read_whole(head)
                 if found is None:
                     break
                 opaque, flag, topic, queue_text, sys_flag, born_ms, user_flag, text = found
                 queue, kept = queues[topic][queue_text], stored(text)
+                if head is not None:
+                    self._json.learn(header, head, found)
             except (KeyError, ValueError, AttributeError, TypeError):
                 break
             if flag:
@@ -87,7 +89,7 @@ class UsualSends:
             head = None
         return sends, asked, head
 
-    def _read_whole(self, header: bytes, head: dict[str, Any]) -> Shaped | None:
+    def _read_whole(self, head: dict[str, Any]) -> Shaped | None:
         get = head.get
         fields, opaque, flag = head["extFields"], get("opaque"), get("flag", 0)
         _, topic, _, nums, queue_text, sys_text, born_text, flag_text, text, consumed, batch = USED(fields)
@@ -99,9 +101,7 @@ class UsualSends:
             or not (born_text.isdigit() and born_text.isascii()) or born_ms > LONG_MAX
         ):  # fmt: skip
             return None
-        found = opaque, flag, topic, queue_text, flags[0], born_ms, flags[1], text
-        self._json.learn(header, head, found)
-        return found
+        return opaque, flag, topic, queue_text, flags[0], born_ms, flags[1], text
 
     def _learn(self, rare: tuple[Any, ...]) -> tuple[int, int] | None:
         code, nums, sys_text, flag_text, consumed, batch, most = rare

@@ -254,6 +254,8 @@ class _Line(asyncio.BufferedProtocol):
         if self._out and self._transport is not None and not self._paused:
             out, self._out, self._out_size = self._out, [], 0
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            if self._waiters and not self._paused:  # all of it is taken, and nobody will be told to go on
+                self._wake()
 
     def pause_writing(self) -> None:
         self._paused = True

@@ -263,7 +263,7 @@ class Consuming(Consumption[tuple[ProcessQueue, deque[ReceivedMessage]], Call]):
         failed = [message for message, _, _ in rows]
         if len(failed) < len(messages):
             self._finish(process_queue, [message for message in messages if message not in failed])
-        counted = self.stats.of(messages[0].topic)
+        counted = process_queue.counted or self.stats.of(messages[0].topic)
         counted.consumed += len(messages) - len(failed)
         if not failed:
             return
@@ -324,6 +324,6 @@ class Consuming(Consumption[tuple[ProcessQueue, deque[ReceivedMessage]], Call]):
             "! group %s: consuming %s takes longer than %d s; it is given back",
             self.group, ", ".join(message.message_id for message in call.messages), self.timeout_ms // 1000,
         )  # fmt: skip
-        self.stats.of(call.messages[0].topic).retried += len(call.messages)
+        (call.process_queue.counted or self.stats.of(call.messages[0].topic)).retried += len(call.messages)
         why = f"its handler took longer than {self.timeout_ms // 1000} s"
         self.client.tasks.start(self._give_back(call.process_queue, [(message, FIRST_DELAY_LEVEL, why) for message in call.messages]))

@@ -213,7 +213,7 @@ class OrderedConsuming(Consumption[_Lane, _LaneCall]):
         failed = [message for message, _, _ in rows]
         again = [message for message in failed if message not in dead]
         over = [message for message in messages if message not in again]
-        counted = self.stats.of(messages[0].topic)
+        counted = process_queue.counted or self.stats.of(messages[0].topic)
         counted.consumed += len(messages) - len(failed)
         counted.retried += len(again)
         if self.locks is None:
