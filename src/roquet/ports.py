@@ -72,6 +72,11 @@ class Receiver(Protocol):
         """Returns what it has no time for before `until_ms` (steady), or what waits until the peer takes its answers: that is handed in
         again, before anything else of this peer. None: all is done."""
 
+    def has_begun(self, peer: Peer) -> bool:
+        """Whether a request of this peer is under way, for which `receive` needs more turns: then it gets them even while the peer takes no
+        answers, since what is half made needs memory, too."""
+        return False
+
     def receive_all(self, reads: list[Read], until_ms: int) -> list[list[Frame] | None]:
         """`receive` of each, for who works no less when it sees them together. A mistake ends the connection whose requests met it."""
         rests: list[list[Frame] | None] = []

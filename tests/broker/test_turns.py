@@ -24,14 +24,14 @@ from roquet.broker.stats import Stats
 from roquet.broker.topics import Topic
 from roquet.errors import Refused
 from roquet.message import MessageQueue
-from roquet.ports import Peer
+from roquet.ports import Peer, Read
 from roquet.store.disk import Cold
 from roquet.testing import FakePeer
 from roquet.testing.clock import ManualClock
 from roquet.wire.calls.queues import LockBody
 from roquet.wire.calls.topics import TopicStats
 from roquet.wire.codes import RequestCode, ResponseCode
-from roquet.wire.command import Command, command_of
+from roquet.wire.command import ONEWAY, Command, command_of
 from roquet.wire.frame import Frame, Framer
 
 from .whole import Whole, pull_fields, send_fields
@@ -88,6 +88,70 @@ def test_who_does_not_take_its_answers_gets_no_more_of_them_but_its_sends_are_st
     peer.unread = False
     assert whole.broker.receive(peer, rest) is None
     assert handled == [0, 1, 2, 3, 5]
+
+
+def test_of_who_is_gone_what_needs_no_answer_is_done_and_nothing_else(whole: Whole) -> None:
+    handled = taking(whole, 0)
+    whole.broker.topics.put(Topic("T", 4, 4))
+    peer = FakePeer()
+    peer.closed = True
+    oneways = [Command(SLOW, opaque=n, flag=ONEWAY) for n in (1, 3)]
+    assert whole.broker.receive(peer, frames_of(Command(SLOW, opaque=0), oneways[0], plain_send(2), oneways[1])) is None
+    assert handled == [1, 3]
+    assert whole.broker.store.queue("T", 0).visible == 1
+    assert not peer.take()
+    pulls = frames_of(*[Command(RequestCode.PULL_MESSAGE, pull_fields(), opaque=n) for n in range(4)])
+    going = FakePeer()
+    for _ in range(2):  # a shape that is known
+        whole.broker.receive(going, pulls)
+    assert len(going.take()) == 8
+    going.closed = True
+    handled.clear()
+    assert whole.broker.receive(going, [*pulls, *frames_of(*oneways)]) is None
+    assert handled == [1, 3]
+    taking(whole, 11)
+    left = whole.broker.receive(peer, frames_of(*oneways), whole.clock.steady_ms() + 10)
+    assert left == frames_of(oneways[1]), "no longer than a turn"
+
+
+def test_a_request_that_needs_more_turns_is_in_nobody_else_s_way(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    def portions(peer: Peer, command: Command) -> Portions:
+        for _ in range(3):
+            whole.clock.ms += 11
+            yield None
+        return command.reply()
+
+    whole.broker.table[SLOW] = portions
+    whole.broker.topics.put(Topic("T", 4, 4))
+    busy, other = FakePeer("127.0.0.1:1"), FakePeer("127.0.0.1:2")
+    rest = whole.broker.receive(busy, frames_of(Command(SLOW, opaque=1)), whole.clock.steady_ms() + 10)
+    assert rest == []
+    assert whole.broker.has_begun(busy)
+    assert not whole.broker.has_begun(other)
+    short: list[Peer] = []
+    take, take_reads = whole.broker.puller.take, whole.broker.sender.take_reads
+
+    def pulls(peer: Peer, *rest: Any) -> tuple[int, bool]:
+        short.append(peer)
+        return take(peer, *rest)
+
+    def sends(reads: list[Read]) -> tuple[int, int]:
+        short.extend(peer for peer, _ in reads)
+        return take_reads(reads)
+
+    monkeypatch.setattr(whole.broker.puller, "take", pulls)
+    monkeypatch.setattr(whole.broker.sender, "take_reads", sends)
+    for request in (Command(RequestCode.PULL_MESSAGE, pull_fields()), plain_send(2)):
+        for peer in (busy, other):
+            short.clear()
+            whole.broker.receive(peer, frames_of(request), 0)
+            usual = peer is other and (request.code == RequestCode.PULL_MESSAGE or whole.broker.sender.plain.native is not None)
+            assert short == ([peer] if usual else [])
+    busy.unread = True
+    while whole.broker.receive(busy, [], whole.clock.steady_ms() + 10) is not None:
+        pass
+    assert not whole.broker.has_begun(busy)
+    assert busy.take()[-1].opaque == 1
 
 
 def test_a_turn_ends_with_the_request_that_uses_it_up_and_the_rest_comes_back_in_order(whole: Whole) -> None:

@@ -116,6 +116,87 @@ def test_what_a_peer_asks_for_waits_until_it_takes_its_answers_and_costs_nothing
     LOOPS[loop](asyncio.wait_for(work(), WITHIN_S))
 
 
+class Waiting(SlowCore):
+    """Answers the first request with more than the sockets take, and waits with it and all others until that was read."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.begun = 0
+        """So many more turns does a request need that is under way."""
+        self.calls: list[tuple[int, bool, bool]] = []  # frames, whether the peer was unread, whether it was gone
+
+    def has_begun(self, peer: Peer) -> bool:
+        return self.begun > 0
+
+    def receive(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame] | None:
+        if not self.calls:
+            peer.send(bytes(LARGE))
+        self.begun -= peer.unread
+        self.calls.append((len(frames), peer.unread, peer.closed))
+        return frames if peer.unread or self.begun > 0 else None
+
+
+LARGE = 12 << 20
+
+
+async def not_reading(core: Waiting, sent: bytes) -> tuple[Server, asyncio.StreamReader, asyncio.StreamWriter]:
+    """A peer that has sent this, and takes no answer yet. What is not done waits."""
+    server = Server(core, core.clock, idle_s=60, connections_max=10)
+    reader, writer = await asyncio.open_connection("127.0.0.1", await server.listen("127.0.0.1", 0), limit=4_096)
+    writer.write(sent)
+    while not any(connection._rest_size for connection in server.connections):
+        await asyncio.sleep(0)
+    return server, reader, writer
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_what_a_peer_asked_for_and_waits_counts_with_the_answers_that_it_does_not_take(loop: str) -> None:
+    async def work() -> None:
+        core = Waiting()
+        server, reader, writer = await not_reading(core, Command(1, body=bytes(2_000_000)).encode())
+        [connection] = server.connections
+        assert server._waiting > connection._transport.get_write_buffer_size() + 2_000_000
+        await reader.readexactly(LARGE)
+        while connection._rest is not None:
+            await asyncio.sleep(0)
+        assert server._waiting == 0
+        writer.close()
+        await server.close()
+
+    LOOPS[loop](asyncio.wait_for(work(), WITHIN_S))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_request_that_has_begun_goes_on_although_its_peer_takes_no_answers(loop: str) -> None:
+    async def work() -> None:
+        core = Waiting()
+        core.begun = 5
+        server, _, writer = await not_reading(core, burst(3))
+        assert core.begun == 0
+        assert len(core.calls) == 5, "and then nobody looks at it again"
+        writer.close()
+        await server.close()
+
+    LOOPS[loop](asyncio.wait_for(work(), WITHIN_S))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_what_waited_when_its_peer_went_comes_to_the_core_once_more(loop: str) -> None:
+    async def work() -> None:
+        core = Waiting()
+        server, _, writer = await not_reading(core, burst(3))
+        assert [call for call in core.calls if call[2]] == []
+        writer.transport.abort()
+        while not core.gone:
+            await asyncio.sleep(0)
+        assert [call for call in core.calls if call[2]] == [(3, False, True)]
+        assert core.calls[-1][2], "before it hears that the peer is gone"
+        assert server._waiting == 0
+        await server.close()
+
+    LOOPS[loop](asyncio.wait_for(work(), WITHIN_S))
+
+
 def test_connections_that_ask_for_more_than_a_turn_take_turns_and_each_gets_its_answers_in_order() -> None:
     async def work() -> None:
         core = SlowCore(3)

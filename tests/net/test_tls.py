@@ -22,10 +22,11 @@ from roquet.net import entrance
 from roquet.net.blocking import BlockingCaller
 from roquet.net.connection import ConnectionOptions, Tls
 from roquet.net.tls import DISABLED, ENFORCING, PERMISSIVE, BadCertificate, ServerFiles, ServerTls, subject_of
+from roquet.ports import Peer
 from roquet.wire.command import Command, decode
 from roquet.wire.frame import Frame, Framer
 from tests.certificates import Certificate, authority, client_context, issued
-from tests.net.tls_line import LOOPS, asked, closed, server_files, serving, until
+from tests.net.tls_line import LOOPS, Echo, asked, closed, server_files, serving, until
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -286,6 +287,47 @@ def test_a_goodbye_ends_the_connection_and_the_core_hears_of_it_once(run: Run) -
             await until(lambda: bool(place.core.gone))
             assert place.core.gone == place.core.peers
             assert not place.server.connections
+
+    run(work())
+
+
+def test_what_came_before_a_goodbye_is_answered_however_long_its_peer_takes_to_read(run: Run) -> None:
+    class OneATurn(Echo):
+        def receive(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame] | None:
+            if not peer.unread:
+                super().receive(peer, frames[:1], until_ms)
+                peer.send(Command(1, {}, bytes(3 << 20), opaque=-1).encode())
+                frames = frames[1:]
+            return frames or None
+
+    def asked_and_left(port: int) -> list[int]:
+        """Requests and the goodbye in one piece; then all that comes."""
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        line = client_context().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        with socket.create_connection(("127.0.0.1", port)) as raw:
+            shaken, framer, found = False, Framer(), list[int]()
+            while not shaken:
+                try:
+                    line.do_handshake()
+                    shaken = True
+                except ssl.SSLWantReadError:
+                    raw.sendall(outgoing.read())
+                    incoming.write(raw.recv(65_536))
+            line.write(b"".join(Command(11, {}, b"x", opaque=number).encode() for number in range(10)))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                line.unwrap()
+            raw.sendall(outgoing.read())
+            while data := raw.recv(65_536):
+                incoming.write(data)
+                with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+                    while piece := line.read(65_536):
+                        found += [decode(frame).opaque for frame in framer.feed(piece)]
+            return [opaque for opaque in found if opaque >= 0]
+
+    async def work() -> None:
+        async with serving() as place:
+            place.server.core = OneATurn()
+            assert await asyncio.to_thread(asked_and_left, place.port) == list(range(10))
 
     run(work())
 

@@ -349,6 +349,9 @@ class Broker(Receiver):
         self.sender.write()
         return rest
 
+    def has_begun(self, peer: Peer) -> bool:
+        return peer in self._jobs
+
     def receive_all(self, reads: list[Read], until_ms: int = FOREVER) -> list[list[Frame] | None]:
         """`receive` of each, with one write for all of them."""
         rests: list[list[Frame] | None] = []
@@ -366,7 +369,9 @@ class Broker(Receiver):
         if self.sender.plain.native is None:
             return 0, 0  # one read after another costs no more
         admission, frames = self.admission, reads[0][1]
-        if self._jobs or admission.access is not None or not frames or frames[0][1].startswith(PULLS) or not admission.lets_plain_in():
+        if admission.access is not None or not frames or frames[0][1].startswith(PULLS) or not admission.lets_plain_in():
+            return 0, 0
+        if self._jobs and any(peer in self._jobs for peer, _ in reads):
             return 0, 0
         self.store.begin(self.clock.now_ms())
         mark = self.store.log.end
@@ -381,7 +386,8 @@ class Broker(Receiver):
         """`receive`, but that what was staged is not written yet."""
         sender, steady_ms, may_be_pull = self.sender, self.clock.steady_ms, True
         watched = self.admission.watches(peer)  # then all fields of each request must be seen
-        if not (self._jobs or watched):
+        gone = peer.closed  # then what needs no answer is done
+        if not (watched or gone or (self._jobs and peer in self._jobs)):
             # Pulls that come first and are like those before them: they cost nothing of what a read with sends does.
             may_be_pull = bool(frames) and frames[0][1].startswith(PULLS)
             if may_be_pull:
@@ -437,13 +443,16 @@ class Broker(Receiver):
                 if over:
                     rest = frames[at - 1 :]
                     break
+                if gone and not command.is_oneway:
+                    over = steady_ms() >= until_ms
+                    continue
                 if command.code in ALONE:
                     sender.finish(answers)
                     answers = sender.begin(peer)
                 self.handle(peer, command)
                 over = steady_ms() >= until_ms or peer.unread
-                if peer.closed:
-                    break  # it does not read, or is gone: what else it asked for is of no use to anybody
+                if peer.closed and not gone:
+                    break  # it does not read: what else it asked for is of no use to anybody
                 if self._jobs and peer in self._jobs:
                     rest = frames[at:]
                     break

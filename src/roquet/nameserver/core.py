@@ -111,6 +111,9 @@ class NameServer(Receiver):
             peer.send(b"".join(answers))
         return rest
 
+    def has_begun(self, peer: Peer) -> bool:
+        return peer in self._unfinished
+
     def _go_on(self, peer: Peer, request: Command, portions: Portions, answers: list[bytes], until_ms: int) -> bool:
         """Do portions of it while the turn lasts. False: it needs another turn."""
         try:

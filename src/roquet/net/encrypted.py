@@ -49,6 +49,7 @@ class EncryptedTransport(asyncio.Transport, asyncio.Protocol):
         """Above. None: the handshake has not ended."""
         self._came = 0
         self._closing = False
+        self._ended = False  # the peer has said goodbye
 
     # -- the handshake
 
@@ -112,7 +113,13 @@ class EncryptedTransport(asyncio.Transport, asyncio.Protocol):
         if broken:
             self.abort()
         elif ended:
-            asyncio.get_running_loop().call_soon(self.close)  # behind the answer to what came with the end
+            self._ended = True
+            asyncio.get_running_loop().call_soon(self._end)  # behind the answer to what came with the end
+
+    def _end(self) -> None:
+        """While reading pauses, what came before the end is not done yet."""
+        if self._below.is_reading():
+            self.close()
 
     def eof_received(self) -> bool | None:
         return None  # the transport below closes itself
@@ -128,7 +135,10 @@ class EncryptedTransport(asyncio.Transport, asyncio.Protocol):
         self._below.pause_reading()
 
     def resume_reading(self) -> None:
-        self._below.resume_reading()
+        if self._ended:
+            self.close()
+        else:
+            self._below.resume_reading()
 
     def is_reading(self) -> bool:
         return self._below.is_reading()

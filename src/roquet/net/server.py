@@ -38,6 +38,8 @@ WRITE_BUFFER_MAX = 64 * 1024 * 1024
 """Above this the peer is closed: it asked for more than it reads."""
 WAITING_MAX = 160 * 1024 * 1024
 """The same for all connections together."""
+FRAME_COST = 200
+"""Bytes that a frame in memory takes beside its own."""
 HEADER_MAX = 512 * 1024
 """Bytes of a request's header. A million small fields would keep the loop for most of a second before anybody looks at them; what is
 large in ordinary use is in the body. (Answers may have larger ones: of a batch all its message ids.)"""
@@ -62,8 +64,8 @@ class Connection(asyncio.Protocol):
     """One accepted connection; to the core it is a Peer."""
 
     __slots__ = (
-        "_busy", "_came", "_framer", "_held", "_loop", "_out", "_out_size", "_partial", "_rest", "_scheduled", "_server", "_stranger",
-        "_transport", "_waiting",
+        "_busy", "_came", "_framer", "_held", "_loop", "_out", "_out_size", "_partial", "_rest", "_rest_size", "_scheduled", "_server",
+        "_stranger", "_transport", "_waiting",
         "active", "address", "certificate_subject", "closed", "host", "in_line", "principal", "unread",
     )  # fmt: skip
 
@@ -84,6 +86,7 @@ class Connection(asyncio.Protocol):
         self._stranger = False  # it has not shown who it is, and the server wants to know
         self._scheduled = False
         self._rest: list[Frame] | None = None  # frames for a later turn; None when the core is done with all
+        self._rest_size = 0  # of those that wait until the peer takes its answers
         self.in_line = False  # its rest waits for a turn
         self.active = True  # traffic since the last look for idle connections
         self.closed = False
@@ -167,7 +170,11 @@ class Connection(asyncio.Protocol):
 
     def go_on(self, until_ms: int) -> bool:
         """Its turn has come. True: it needs another. A peer that does not take its answers gets one when it does."""
-        if self._rest is None or self.closed or self.unread:
+        if self._rest is None or self.closed:
+            return False
+        if self.unread and not self._server.core.has_begun(self):
+            self._rest_size = sum([len(header) + len(body) + FRAME_COST for _, header, body in self._rest])
+            self._server.note_waiting(self, self._transport.get_write_buffer_size() + self._rest_size)
             return False
         self.active = True
         return self.hand_over(self._rest, until_ms) and not self.closed
@@ -225,10 +232,10 @@ class Connection(asyncio.Protocol):
         if waiting > WRITE_BUFFER_MAX:
             self.close(f"it does not read its answers: {waiting} bytes wait, limit is {WRITE_BUFFER_MAX}")
         elif waiting > WRITE_BUFFER_HIGH or self._waiting:
-            self._server.note_waiting(self, waiting)
+            self._server.note_waiting(self, waiting + self._rest_size)
 
     def waits(self, size: int) -> int:
-        """Remember how much waits to be read by the peer; returns the change."""
+        """Remember how much waits until the peer reads; returns the change."""
         change, self._waiting = size - self._waiting, size
         return change
 
@@ -237,6 +244,7 @@ class Connection(asyncio.Protocol):
         self._read_on()
 
     def resume_writing(self) -> None:
+        self._rest_size = 0
         self._server.note_waiting(self, self._transport.get_write_buffer_size())
         self.unread = False
         self._read_on()
@@ -245,10 +253,13 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         was_closed, self.closed = self.closed, True
+        self.unread = False
         if self._came:
             self._server.hand_over()  # it is gone, and what it had sent before counts
+        if self._rest is not None and not was_closed:
+            self._server.take_last(self, self._rest)
         self._out.clear()
-        self._rest = None
+        self._rest, self._rest_size = None, 0
         self._framer = Framer()  # whoever still knows this peer must not keep what had come
         self._server.unfinished.forget(self)
         self._server.note_waiting(self, 0)
@@ -400,6 +411,13 @@ class Server:
             self._last = connection
             if connection.handed_over(rest):
                 self.wait_for_turn(connection)
+
+    def take_last(self, connection: Connection, rest: list[Frame]) -> None:
+        """The connection is gone. What had come and waits is done as far as it needs no answer, and a turn has time for it."""
+        try:
+            self.core.receive(connection, rest, self.clock.steady_ms() + TURN_MS)
+        except Exception:
+            log.exception("! requests of %s failed", connection.address)
 
     def _turn(self) -> None:
         """The loop went round: those that wait share the time of a new turn, one after another, behind what has come."""
