@@ -85,7 +85,7 @@ def test_the_page_says_what_differs_and_why_and_counts() -> None:
 def test_the_page_in_docs_holds_every_command_and_names_no_machine() -> None:
     text = page.FILE.read_text()
     more = [command for command in commands.WITH_KEYS if command not in commands.COMMANDS]
-    for command in (*commands.COMMANDS, *commands.ENDLESS, *more, *commands.STRANGERS):
+    for command in (*commands.COMMANDS, *commands.ENDLESS, *more, *commands.STRANGERS, *commands.AFTERWARDS):
         assert f"| `{command.title}` |" in text
     assert {each.why for each in (*explained.EXPLAINED, *explained.WITH_KEYS) if each.why not in text} == set()
     assert not re.search(r"/tmp/|\b192\.", text)

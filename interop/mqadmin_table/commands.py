@@ -213,7 +213,6 @@ WITH_KEYS: tuple[Command, ...] = (
             f"updateAclConfig -c {CLUSTER} -a accounttwo -s secretsecret -m true",
             "updateAclConfig -b {a} -a short -s x",
             "deleteAclConfig -b {a} -a nobody",
-            f"clusterAclConfigVersion -c {CLUSTER}",
         ),
     ),
 )
@@ -234,3 +233,6 @@ STRANGERS: tuple[Command, ...] = tuple(
     )
 )
 """With access control, by somebody without a key."""
+AFTERWARDS: tuple[Command, ...] = (Command(f"clusterAclConfigVersion -c {CLUSTER}"),)
+"""With access control, by an admin, in a program that is started when all others have ended: Apache reads its file when it finds, every
+half second, that it has changed, and a version that was read just before a change may stand in place of the new one until then."""

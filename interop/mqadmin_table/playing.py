@@ -16,7 +16,7 @@ from java_client import JavaClient
 from report import run_program
 from store_exchange import Peer
 
-from mqadmin_table.commands import COMMANDS, ENDLESS, STRANGERS, WITH_KEYS, Command
+from mqadmin_table.commands import AFTERWARDS, COMMANDS, ENDLESS, STRANGERS, WITH_KEYS, Command
 from mqadmin_table.normal import Names, exported
 
 SETTINGS: dict[str, object] = {
@@ -131,10 +131,11 @@ class Playing:
         return played
 
     def with_keys(self) -> Played:
-        """An admin's, then a stranger's."""
-        played, strange = self._play(WITH_KEYS, "admin", keys=True), self._play(STRANGERS, "stranger")
-        played.lines += strange.lines
-        played.problem = played.problem or strange.problem
+        """An admin's, then a stranger's, then those of the admin that have to wait."""
+        played = self._play(WITH_KEYS, "admin", keys=True)
+        for later in (self._play(STRANGERS, "stranger"), self._play(AFTERWARDS, "later", keys=True)):
+            played.lines += later.lines
+            played.problem = played.problem or later.problem
         return played
 
     def _play(self, commands: tuple[Command, ...], who: str, *, keys: bool = False) -> Played:
