@@ -279,3 +279,29 @@ def test_what_a_function_that_cannot_be_hashed_returns_counts_as_of_any_other(ca
 
     run(test)
     assert caplog.text.count("returned 17, which counts as done") == 1
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_messages_of_a_light_queue_count_where_they_were_pulled_from_whatever_became_of_them(orderly: bool) -> None:
+    """Their records name other topics."""
+
+    async def test(server: FakeServer) -> None:
+        [queue, *_] = server.cluster.create_topic("%LMQ%x", 1)
+        for number in range(12):
+            server.cluster.append(queue, b"%d" % number).topic = ("t1", "t2")[number % 2]
+        failed: list[bytes] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            if message.body not in failed and message.queue_offset % 3 == 0:
+                failed.append(message.body)
+                raise ValueError(message.body)
+
+        consumer = PushConsumer("g", server.address, consume_from="first", listener=handle, orderly=orderly, suspend_queue_ms=10)
+        consumer.subscribe("%LMQ%x")
+        async with consumer:
+            stats = consumer.stats
+            await until(lambda: len(failed) == 4 and stats.consumed == (12 if orderly else 8) and not consumer.running)
+            assert list(stats.topics) == ["%LMQ%x"]
+            assert stats.topics["%LMQ%x"].retried == 4
+
+    run(test)
