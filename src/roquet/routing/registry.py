@@ -249,9 +249,10 @@ class Registry(Generic[L]):
 
     def _drop_queues(self, broker_names: Iterable[str], topics: Iterable[str]) -> None:
         self.dropped += 1
+        names = set(broker_names)
         for topic in topics:
             queues = self.topics[topic]
-            for name in broker_names:
+            for name in names if len(names) < len(queues) else names.intersection(queues):
                 queues.pop(name, None)
             if not queues:
                 del self.topics[topic]
