@@ -386,7 +386,7 @@ class Broker(Receiver):
         """`receive`, but that what was staged is not written yet."""
         sender, steady_ms, may_be_pull = self.sender, self.clock.steady_ms, True
         watched = self.admission.watches(peer)  # then all fields of each request must be seen
-        gone = peer.closed  # then what needs no answer is done
+        gone = peer.closed  # then only sends and oneway requests are done: nobody hears an answer
         if not (watched or gone or (self._jobs and peer in self._jobs)):
             # Pulls that come first and are like those before them: they cost nothing of what a read with sends does.
             may_be_pull = bool(frames) and frames[0][1].startswith(PULLS)
